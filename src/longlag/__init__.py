@@ -1,0 +1,18 @@
+"""longlag: recurrent networks as equations, with exact gradients through time or in real time."""
+
+from longlag import cells as cells
+from longlag.cells import cell as cell
+from longlag.layers import GRU as GRU
+from longlag.layers import LSTM as LSTM
+from longlag.layers import LSTM97 as LSTM97
+from longlag.layers import EchoState as EchoState
+from longlag.layers import Elman as Elman
+from longlag.layers import Jordan as Jordan
+from longlag.layers import Leaky as Leaky
+from longlag.layers import LocalFeedback as LocalFeedback
+from longlag.layers import LocalFeedbackNetwork as LocalFeedbackNetwork
+from longlag.layers import Recurrent as Recurrent
+from longlag.layers import Skip as Skip
+from longlag.layers import schedules as schedules
+
+__version__ = "0.1.0"

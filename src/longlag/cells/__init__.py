@@ -1,0 +1,52 @@
+"""Recurrent cells as equations. The named cells are loaded when first asked for: tracing needs SymPy."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from longlag.cells._cell import Cell as Cell
+from longlag.cells._cell import cell as cell
+from longlag.cells._language import exp as exp
+from longlag.cells._language import relu as relu
+from longlag.cells._language import sigmoid as sigmoid
+from longlag.cells._language import tanh as tanh
+
+if TYPE_CHECKING:
+    from longlag.cells.elman import elman as elman
+    from longlag.cells.elman import elman_relu as elman_relu
+    from longlag.cells.elman import rnn97 as rnn97
+    from longlag.cells.gru import gru as gru
+    from longlag.cells.leaky import leaky as leaky
+    from longlag.cells.local import activation_feedback as activation_feedback
+    from longlag.cells.local import net_feedback as net_feedback
+    from longlag.cells.local import static as static
+    from longlag.cells.lstm import lstm as lstm
+    from longlag.cells.lstm97 import memory_cell as memory_cell
+
+_HOME = {
+    "elman": "elman",
+    "elman_relu": "elman",
+    "rnn97": "elman",
+    "lstm": "lstm",
+    "gru": "gru",
+    "leaky": "leaky",
+    "static": "local",
+    "net_feedback": "local",
+    "activation_feedback": "local",
+    "memory_cell": "lstm97",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = importlib.import_module(f"{__name__}.{_HOME[name]}")
+    # `cells.elman` is the cell, not the file it stands in: put every cell of the file in place
+    for other in (other for other, file in _HOME.items() if file == _HOME[name]):
+        globals()[other] = getattr(home, other)
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted(["Cell", "cell", "exp", "relu", "sigmoid", "tanh", *_HOME])

@@ -1,0 +1,42 @@
+"""What every engine is handed beside the net inputs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Norm(NamedTuple):
+    """Layer normalisation of each gate's net input over the units: γ (r − μ)/√(v + ε) + β, v with divisor H.
+
+    The paper's divisor H−1 is the same function of other numbers: see `of_paper`.
+    """
+
+    weight: Tensor  # γ (G, H)
+    bias: Tensor  # β (G, H)
+    eps: float
+
+    @classmethod
+    def of_paper(cls, weight: Tensor, bias: Tensor, eps: float) -> Norm:
+        """Variance with divisor H−1. [LN-RNN 5]
+
+        (r − μ)/√(v·H/(H−1) + ε) = κ (r − μ)/√(v + κ² ε), κ = √((H−1)/H).
+        """
+        H = weight.shape[-1]
+        kappa = ((H - 1) / H) ** 0.5
+        return cls(weight * kappa, bias, eps * kappa**2)
+
+
+def resets_backwards(reset: Tensor, lengths: Tensor | None) -> Tensor:
+    """Where a run from the end to the start forgets: between t and t+1 if a new piece begins at t+1.
+
+    reset (T, B) bool marks the first step of each piece; a mark in the padding means nothing.
+    """
+    shifted = reset.new_zeros(reset.shape)
+    shifted[:-1] = reset[1:]
+    if lengths is not None:
+        following = torch.arange(1, len(reset) + 1, device=reset.device)
+        shifted = shifted & (following[:, None] < lengths)
+    return shifted

@@ -1,0 +1,153 @@
+"""The reference engine: a plain torch loop under autograd. It defines what is correct.
+
+T steps, B sequences, H units; G gates of the cell, Gx of them with a row in W, Gy with a row in U.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import layer_norm
+
+from longlag.cells import Cell
+from longlag.engines._arguments import Norm, resets_backwards
+
+State = tuple[Tensor, ...]
+
+
+def scan(
+    step: Callable[[int, State], tuple[Tensor, State]],
+    steps: int,
+    state: State,
+    *,
+    rest: State | None = None,
+    lengths: Tensor | None = None,
+    reset: Tensor | None = None,
+    reverse: bool = False,
+) -> tuple[Tensor, State]:
+    """The time loop of every reference network.
+
+    Args:
+        step: ``(t, state) -> (output, new state)``, each (B, …).
+        rest: the state after a reset; zeros by default.
+        lengths: (B,) steps of each sequence; later ones give output 0 and leave the state alone.
+        reset: (T, B) bool; where true the state is at rest before that step.
+        reverse: from the last step to the first.
+
+    Returns:
+        outputs (T, B, …) and the final state.
+    """
+    if reset is not None and reverse:
+        reset = resets_backwards(reset, lengths)
+    outputs: list[Tensor | None] = [None] * steps
+    for t in reversed(range(steps)) if reverse else range(steps):
+        before = state
+        if reset is not None:
+            base = rest or tuple(map(torch.zeros_like, state))
+            before = tuple(_where(reset[t], new, old) for new, old in zip(base, state))
+        y, after = step(t, before)
+        if lengths is not None:
+            active = t < lengths
+            y = _where(active, y, torch.zeros_like(y))
+            after = tuple(_where(active, new, old) for new, old in zip(after, state))
+        outputs[t], state = y, after
+    return torch.stack([y for y in outputs if y is not None]), state
+
+
+def _where(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+    """Choose per sequence: condition (B,), yes and no (B, …)."""
+    return torch.where(condition.view(-1, *[1] * (no.dim() - 1)), yes, no)
+
+
+def run(
+    cell: Cell,
+    net: Tensor,
+    U: Tensor | None,
+    state: Sequence[Tensor],
+    params: Sequence[Tensor],
+    *,
+    bias: Tensor | None = None,
+    norm: Norm | None = None,
+    mask: Tensor | None = None,
+    lengths: Tensor | None = None,
+    reset: Tensor | None = None,
+    reverse: bool = False,
+) -> tuple[Tensor, State]:
+    """Run a cell over time.
+
+    Args:
+        net: W x(t) + b, (T, B, Gx, H).
+        U: recurrent matrix (Gy·H, H), or None for a local cell.
+        state: what the first step reads, one (B, H) per name in ``cell.fed_back``.
+        params: one (H,) per name in ``cell.params``.
+        bias: (number of recurrent-only gates, H), added to U y(t−1) of those gates.
+        norm: layer normalisation of the gates' net inputs.
+        mask: (B, H), multiplies y(t−1) on its way into U; for a local cell, all that a unit feeds back to itself.
+        lengths, reset, reverse: as in `scan`.
+
+    Returns:
+        outputs (T, B, H) and the final state, like ``state``.
+    """
+    nets = net.unbind(0)
+
+    def one(t: int, before: State) -> tuple[Tensor, State]:
+        return step(cell, nets[t], U, before, params, bias=bias, norm=norm, mask=mask)
+
+    return scan(one, len(nets), tuple(state), lengths=lengths, reset=reset, reverse=reverse)
+
+
+def step(
+    cell: Cell,
+    net: Tensor,
+    U: Tensor | None,
+    state: Sequence[Tensor],
+    params: Sequence[Tensor],
+    *,
+    bias: Tensor | None = None,
+    norm: Norm | None = None,
+    mask: Tensor | None = None,
+) -> tuple[Tensor, State]:
+    """One step: net (B, Gx, H), the rest as in `run`; back come y (B, H) and the new state."""
+    inputs = cell_inputs(cell, net, U, state, params, bias=bias, norm=norm, mask=mask)
+    new = dict(zip(cell.outputs, cell.step(*inputs), strict=True))
+    return new["y"], tuple(new[name] for name in cell.fed_back)
+
+
+def cell_inputs(
+    cell: Cell,
+    net: Tensor,
+    U: Tensor | None,
+    state: Sequence[Tensor],
+    params: Sequence[Tensor],
+    *,
+    bias: Tensor | None = None,
+    norm: Norm | None = None,
+    mask: Tensor | None = None,
+) -> list[Tensor]:
+    """The values of ``cell.inputs`` at one step: gates, then y (if read), states, params."""
+    if mask is not None and not cell.dense:
+        state = [s * mask for s in state]
+    fed_back = dict(zip(cell.fed_back, state, strict=True))
+    from_x = dict(zip(cell.input_gates, net.unbind(-2), strict=True))
+    from_y: dict[str, Tensor] = {}
+    if U is not None:
+        source = fed_back["y"] if mask is None else fed_back["y"] * mask
+        product = (source @ U.t()).unflatten(-1, (len(cell.recurrent_gates), -1))
+        from_y = dict(zip(cell.recurrent_gates, product.unbind(-2), strict=True))
+    biases = iter(()) if bias is None else iter(bias.unbind(0))
+    gates = []
+    for k, gate in enumerate(cell.gates):
+        if gate in from_x and gate in from_y:
+            a = from_x[gate] + from_y[gate]
+        elif gate in from_x:
+            a = from_x[gate]
+        else:
+            a = from_y[gate] + next(biases, 0.0)
+        if norm is not None:
+            a = layer_norm(a, a.shape[-1:], norm.weight[k], norm.bias[k], norm.eps)  # [LN-RNN 5 LN]
+        gates.append(a)
+    if not cell.reads_y:
+        fed_back.pop("y", None)
+    return [*gates, *fed_back.values(), *params]

@@ -1,0 +1,156 @@
+"""The one place where a layer's input is checked and brought into (T, B, …) order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def positive(owner: str, argument: str, value: Any, *, least: int = 1) -> int:
+    """``value`` if it is an int of at least ``least``."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        kind = {0: "a non-negative int", 1: "a positive int"}.get(least, f"an int of at least {least}")
+        raise ValueError(f"{owner}: {argument} must be {kind}, got {value!r}")
+    return value
+
+
+def probability(owner: str, argument: str, value: Any) -> float:
+    """``value`` if it is a number in [0, 1)."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1:
+        raise ValueError(f"{owner}: {argument} must be a number in [0, 1), got {value!r}")
+    return float(value)
+
+
+def one_of(owner: str, argument: str, value: Any, choices: Sequence[Any]) -> Any:
+    """``value`` if it is among ``choices``."""
+    if value not in choices:
+        raise ValueError(f"{owner}: {argument} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+    return value
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """A checked input: x (T, B, I), lengths (B,) or None, reset (T, B) or None, and how it was laid out."""
+
+    x: Tensor
+    lengths: Tensor | None
+    reset: Tensor | None
+    batched: bool
+    batch_first: bool
+
+    @property
+    def steps(self) -> int:
+        return self.x.shape[0]
+
+    @property
+    def batch(self) -> int:
+        return self.x.shape[1]
+
+    def leave(self, y: Tensor) -> Tensor:
+        """(T, B, …) back into the caller's layout."""
+        if not self.batched:
+            return y.squeeze(1)
+        return y.transpose(0, 1) if self.batch_first else y
+
+
+def like(owner: str, argument: str, value: Any, weight: Tensor) -> Tensor:
+    """``value`` if it is a tensor of the weights' dtype and device."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{owner}: {argument} must be a tensor, got {type(value).__name__}")
+    if value.dtype != weight.dtype:
+        raise TypeError(f"{owner}: {argument} must be {weight.dtype} like the weights, got {value.dtype}")
+    if value.device != weight.device:
+        raise ValueError(f"{owner}: {argument} must be on {weight.device} like the weights, got {value.device}")
+    return value
+
+
+def enter(
+    owner: str,
+    x: Any,
+    weight: Tensor,
+    input_size: int,
+    *,
+    batch_first: bool,
+    lengths: Any = None,
+    reset: Any = None,
+) -> Sequences:
+    """Check an input (T, B, I), (B, T, I) if ``batch_first``, or (T, I) unbatched."""
+    like(owner, "input", x, weight)
+    if x.dim() not in (2, 3):
+        raise ValueError(f"{owner}: input must have 2 or 3 dimensions, got shape {tuple(x.shape)}")
+    if x.shape[-1] != input_size:
+        raise ValueError(f"{owner}: input must have {input_size} features, got shape {tuple(x.shape)}")
+    batched = x.dim() == 3
+    x = (x.transpose(0, 1) if batch_first else x) if batched else x.unsqueeze(1)
+    T, B = x.shape[:2]
+    if T == 0:
+        raise ValueError(f"{owner}: input must have at least one step, got shape {tuple(x.shape)}")
+    if lengths is not None:
+        if not batched:
+            raise ValueError(f"{owner}: lengths needs a batched input, got one sequence")
+        lengths = _lengths(owner, lengths, T, B, x.device)
+    if reset is not None:
+        reset = _reset(owner, reset, T, B, batched, batch_first, x.device)
+    return Sequences(x, lengths, reset, batched, batch_first)
+
+
+def _lengths(owner: str, lengths: Any, T: int, B: int, device: torch.device) -> Tensor:
+    if not isinstance(lengths, Tensor):
+        lengths = torch.as_tensor(lengths, device=device)
+    if lengths.shape != (B,) or lengths.is_floating_point() or lengths.dtype == torch.bool:
+        raise ValueError(
+            f"{owner}: lengths must be ints of shape ({B},), got {lengths.dtype} of shape {tuple(lengths.shape)}"
+        )
+    if lengths.device != device:
+        raise ValueError(f"{owner}: lengths must be on {device} like the input, got {lengths.device}")
+    # On another device the values are not read (that would wait for it): there 0 gives no step, more than T gives T.
+    if lengths.device.type == "cpu" and B and not torch.compiler.is_compiling():
+        low, high = int(lengths.min()), int(lengths.max())
+        if low < 1 or high > T:
+            wrong = low if low < 1 else high
+            raise ValueError(f"{owner}: lengths must lie in 1..{T}, got {wrong}")
+    return lengths
+
+
+def _reset(owner: str, reset: Any, T: int, B: int, batched: bool, batch_first: bool, device: torch.device) -> Tensor:
+    shape = ((B, T) if batch_first else (T, B)) if batched else (T,)
+    if not isinstance(reset, Tensor) or reset.dtype != torch.bool or reset.shape != shape:
+        got = f"{reset.dtype} of shape {tuple(reset.shape)}" if isinstance(reset, Tensor) else repr(reset)
+        raise ValueError(f"{owner}: reset must be a bool tensor of shape {shape}, got {got}")
+    if reset.device != device:
+        raise ValueError(f"{owner}: reset must be on {device} like the input, got {reset.device}")
+    if not batched:
+        return reset.unsqueeze(1)
+    return reset.transpose(0, 1) if batch_first else reset
+
+
+def enter_state(
+    owner: str, state: Any, names: Sequence[str], shapes: Sequence[tuple[int, ...]], weight: Tensor
+) -> tuple[Tensor, ...]:
+    """Check a state: a tensor if it has one part, else a tuple of them."""
+    parts = (state,) if isinstance(state, Tensor) else state
+    if not isinstance(parts, tuple | list) or len(parts) != len(names):
+        got = f"{len(parts)} parts" if isinstance(parts, tuple | list) else type(state).__name__
+        kind = "a tensor" if len(names) == 1 else f"a tuple of {len(names)} tensors"
+        raise ValueError(f"{owner}: state must be {kind} ({', '.join(names) or 'none'}), got {got}")
+    for name, part, shape in zip(names, parts, shapes):
+        like(owner, f"state {name}", part, weight)
+        if part.shape != shape:
+            raise ValueError(f"{owner}: state {name} must have shape {shape}, got {tuple(part.shape)}")
+    return tuple(parts)
+
+
+def check_finite(owner: str, state_dict: dict[str, Any], prefix: str = "") -> None:
+    """Refuse weights that are not numbers."""
+    for name, value in state_dict.items():
+        if (
+            name.startswith(prefix)
+            and isinstance(value, Tensor)
+            and value.is_floating_point()
+            and not bool(torch.isfinite(value).all())
+        ):
+            raise ValueError(f"{owner}: {name} must be finite, got NaN or infinity")

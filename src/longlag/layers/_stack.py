@@ -1,0 +1,145 @@
+"""Layers upon layers, in one or two directions: everything about a stack but the recurrence itself."""
+
+from __future__ import annotations
+
+import abc
+import warnings
+from collections.abc import Sequence
+from typing import Any, TypedDict
+
+import torch
+from torch import Tensor
+from torch.nn.functional import dropout
+
+from longlag.layers import _door
+from longlag.layers._module import Layer, State
+
+
+class Options(TypedDict, total=False):
+    """Keyword options of every stacked layer; see `Recurrent`."""
+
+    norm: str | None
+    recurrent_dropout: float
+    engine: str
+    device: torch.device | str | None
+    dtype: torch.dtype | None
+
+
+class Stack(Layer):
+    """A stack of recurrent layers with the calling convention of ``torch.nn``.
+
+    A subclass names the parts of one layer's state and their widths, makes the weights, and runs one layer.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int,
+        bias: bool,
+        batch_first: bool,
+        dropout: float,
+        bidirectional: bool,
+        recurrent_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.input_size = _door.positive(self._name, "input_size", input_size)
+        self.hidden_size = _door.positive(self._name, "hidden_size", hidden_size)
+        self.num_layers = _door.positive(self._name, "num_layers", num_layers)
+        self.bias, self.batch_first, self.bidirectional = bias, batch_first, bidirectional
+        self.dropout = _door.probability(self._name, "dropout", dropout)
+        self.recurrent_dropout = _door.probability(self._name, "recurrent_dropout", recurrent_dropout)
+        if dropout and num_layers == 1:
+            warnings.warn(f"{self._name}: dropout acts between layers, so num_layers=1 makes it idle", stacklevel=4)
+
+    # ------------------------------------------------------------------------------- what a subclass provides
+    @property
+    @abc.abstractmethod
+    def state_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Parts of one layer's state: name -> shape per sequence."""
+
+    @abc.abstractmethod
+    def _run(
+        self, k: int, x: Tensor, state: tuple[Tensor, ...], sequences: _door.Sequences, mask: Tensor | None
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Run layer k over x (T, B, I) from state (each (B, …)); odd k run backwards if bidirectional."""
+
+    # ----------------------------------------------------------------------------------------------- calling
+    def forward(
+        self,
+        x: Tensor,
+        state: State | None = None,
+        *,
+        lengths: Tensor | None = None,
+        reset: Tensor | None = None,
+    ) -> tuple[Tensor, State]:
+        """Run over whole sequences.
+
+        Args:
+            x: (T, B, I), (B, T, I) if ``batch_first``, or (T, I) for one sequence.
+            state: as returned; each part is (num_layers · directions, B, H), zeros by default.
+            lengths: (B,) ints on x's device: outputs beyond a length are 0, the state is the one at the length.
+            reset: (T, B) bool ((B, T) if ``batch_first``): a new sequence starts at that step, from zeros.
+
+        Returns:
+            outputs like x with H · directions features, and the state.
+        """
+        s = self._enter(x, lengths, reset)
+        states = self._enter_state(state, s)
+        mask = self._recurrent_mask(s) if self.training and self.recurrent_dropout else None
+        y, finals = s.x, []
+        for layer in range(self.num_layers):
+            outputs = []
+            for k in range(layer * self.directions, (layer + 1) * self.directions):
+                output, final = self._run(k, y, tuple(part[k] for part in states), s, None if mask is None else mask[k])
+                outputs.append(output)
+                finals.append(final)
+            y = torch.cat(outputs, -1) if self.bidirectional else outputs[0]
+            if layer < self.num_layers - 1:
+                y = dropout(y, self.dropout, self.training)
+        return s.leave(y), self._leave_state(finals, s)
+
+    @property
+    def directions(self) -> int:
+        return 2 if self.bidirectional else 1
+
+    def _suffix(self, k: int) -> str:
+        layer, backwards = divmod(k, self.directions)
+        return f"_l{layer}{'_reverse' if backwards else ''}"
+
+    def _runs_backwards(self, k: int) -> bool:
+        return bool(k % self.directions)
+
+    def _input_sizes(self) -> list[int]:
+        """Width of what each layer (and direction) reads."""
+        first = [self.input_size] * self.directions
+        return first + [self.hidden_size * self.directions] * (self.directions * (self.num_layers - 1))
+
+    def _enter_state(self, state: Any, s: _door.Sequences) -> tuple[Tensor, ...]:
+        n, names = self.num_layers * self.directions, list(self.state_shapes)
+        batch = (s.batch,) if s.batched else ()
+        shapes = [(n, *batch, *shape) for shape in self.state_shapes.values()]
+        if state is None:
+            return tuple(s.x.new_zeros(n, s.batch, *shape) for shape in self.state_shapes.values())
+        parts = _door.enter_state(self._name, state, names, shapes, self._weight)
+        return parts if s.batched else tuple(part.unsqueeze(1) for part in parts)
+
+    def _leave_state(self, finals: Sequence[tuple[Tensor, ...]], s: _door.Sequences) -> State:
+        parts = tuple(torch.stack(part) for part in zip(*finals))
+        parts = parts if s.batched else tuple(part.squeeze(1) for part in parts)
+        return parts[0] if len(parts) == 1 else parts
+
+    def _recurrent_mask(self, s: _door.Sequences) -> Tensor:
+        """One mask per layer, sequence and unit, kept for the whole sequence (Gal and Ghahramani 2016)."""
+        keep = 1 - self.recurrent_dropout
+        mask = s.x.new_empty(self.num_layers * self.directions, s.batch, self.hidden_size).bernoulli_(keep)
+        # A local loop that is kept keeps its gain: u/(1−p) could pass 1, and the unit would diverge.
+        return mask / keep if self._scales_mask else mask
+
+    _scales_mask = True
+
+    def extra_repr(self) -> str:
+        text = f"{self.input_size}, {self.hidden_size}"
+        shown = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0, "bidirectional": False}
+        shown["recurrent_dropout"] = 0.0
+        return text + "".join(f", {k}={getattr(self, k)}" for k, v in shown.items() if getattr(self, k) != v)

@@ -1,0 +1,210 @@
+"""Echo state network: a fixed random reservoir, a read-out solved in closed form."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from longlag.layers import _door
+from longlag.layers._module import Layer
+from longlag.layers.local import Leaky
+
+
+class EchoState(Layer):
+    """Echo state network (Jaeger 2001) with leaky units and a ridge read-out.
+
+    h(t) = (1−a) h(t−1) + a tanh(U h(t−1) + W x(t) + b), U, W, b fixed [ESN 4];
+    y(t) = V [h(t); x(t)] + c, (V, c) = argmin Σ ‖y − d‖² + λ ‖V‖², from accumulated XᵀX and XᵀD [ESN 4 ridge].
+
+    Args:
+        input_size, hidden_size, output_size: n, m, l.
+        spectral_radius: ρ(U), the modulus of the largest eigenvalue.
+        leak: a in (0, 1].
+        density: share of connections in U that exist.
+        input_scale, bias_scale: W and b are uniform in ± these.
+        ridge: λ. The bias c is not penalised.
+        warmup: steps of every sequence that starts from rest which are not learned from.
+        input_to_output: whether the read-out sees x(t) too.
+        seed: of the reservoir.
+
+    >>> import torch, longlag as ll
+    >>> x = torch.sin(torch.arange(400.0) / 5).view(-1, 1, 1).double()
+    >>> net = ll.EchoState(1, 50, 1, warmup=50, dtype=torch.float64).fit(x[:-1], x[1:])
+    >>> bool((net.predict(x[:-1]) - x[1:])[50:].abs().max() < 1e-3)
+    True
+    """
+
+    _xx: Tensor
+    _xd: Tensor
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        output_size: int,
+        *,
+        spectral_radius: float = 0.9,
+        leak: float = 1.0,
+        density: float = 0.1,
+        input_scale: float = 1.0,
+        bias_scale: float = 0.0,
+        ridge: float = 1e-6,
+        warmup: int = 0,
+        input_to_output: bool = True,
+        batch_first: bool = False,
+        seed: int = 0,
+        engine: str = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        for name, value in {"leak": leak, "density": density}.items():
+            if not 0 < value <= 1:
+                raise ValueError(f"EchoState: {name} must be in (0, 1], got {value!r}")
+        for name, value in {"spectral_radius": spectral_radius, "ridge": ridge}.items():
+            if not value >= 0:
+                raise ValueError(f"EchoState: {name} must not be negative, got {value!r}")
+        self.input_size = _door.positive("EchoState", "input_size", input_size)
+        self.hidden_size = _door.positive("EchoState", "hidden_size", hidden_size)
+        self.output_size = _door.positive("EchoState", "output_size", output_size)
+        self.warmup = _door.positive("EchoState", "warmup", warmup, least=0)
+        self.spectral_radius, self.leak, self.density, self.ridge = spectral_radius, leak, density, ridge
+        self.input_scale, self.bias_scale, self.seed = input_scale, bias_scale, seed
+        self.batch_first, self.input_to_output = batch_first, input_to_output
+        self.reservoir = Leaky(
+            input_size, hidden_size, alpha=1 / leak, engine=engine, device=device, dtype=dtype
+        ).requires_grad_(False)
+        width = hidden_size + (input_size if input_to_output else 0)
+        self.readout = nn.Linear(width, output_size, device=device, dtype=dtype)
+        for name, columns in {"_xx": width + 1, "_xd": output_size}.items():
+            sums = torch.zeros(width + 1, columns, device=device, dtype=torch.float64)
+            self.register_buffer(name, sums, persistent=False)
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw the reservoir from its seed and scale it; forget what was accumulated."""
+        generator = torch.Generator().manual_seed(self.seed)
+        m = self.hidden_size
+
+        def uniform(*shape: int) -> Tensor:
+            return torch.rand(shape, generator=generator, dtype=torch.float64) * 2 - 1
+
+        U = uniform(m, m) * (torch.rand(m, m, generator=generator, dtype=torch.float64) < self.density)
+        radius = float(torch.linalg.eigvals(U).abs().max())
+        if radius == 0 and self.spectral_radius:
+            raise ValueError(f"EchoState: density {self.density} leaves no loop in a reservoir of {m} units")
+        drawn = {
+            "weight_hh_l0": U * (self.spectral_radius / radius if radius else 0.0),  # [ESN 4 ρ]
+            "weight_ih_l0": uniform(m, self.input_size) * self.input_scale,
+            "bias_ih_l0": uniform(m) * self.bias_scale,
+            "bias_hh_l0": torch.zeros(m),
+        }
+        for name, value in drawn.items():
+            self.reservoir.get_parameter(name).copy_(value)
+        self._xx.zero_()
+        self._xd.zero_()
+
+    def forward(
+        self,
+        x: Tensor,
+        state: Tensor | None = None,
+        *,
+        lengths: Tensor | None = None,
+        reset: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Run over whole sequences: x (T, B, n), (B, T, n) if ``batch_first``, or (T, n); state (1, B, m)."""
+        s = self._enter(x, lengths, reset)
+        features, state = self._features(s, state)
+        y = self.readout(features)
+        if s.lengths is not None:
+            y = torch.where(_active(s).unsqueeze(-1), y, torch.zeros_like(y))
+        return s.leave(y), state
+
+    @torch.no_grad()
+    def predict(self, x: Tensor, state: Tensor | None = None, *, lengths: Tensor | None = None) -> Tensor:
+        """The outputs alone, without gradients."""
+        return self(x, state, lengths=lengths)[0]
+
+    def fit(self, x: Tensor, targets: Tensor, *, lengths: Tensor | None = None) -> EchoState:
+        """Solve for the read-out from these sequences alone; targets are laid out like x, with l features."""
+        self._xx.zero_()
+        self._xd.zero_()
+        self.accumulate(x, targets, lengths=lengths)
+        return self.solve()
+
+    @torch.no_grad()
+    def accumulate(
+        self, x: Tensor, targets: Tensor, state: Tensor | None = None, *, lengths: Tensor | None = None
+    ) -> Tensor:
+        """Add a piece of a stream to XᵀX and XᵀD; memory does not grow. Returns the state for the next piece.
+
+        Without a state the piece starts from rest and its first ``warmup`` steps are left out.
+        """
+        s = self._enter(x, lengths, None)
+        d = _door.like("EchoState", "targets", targets, self.readout.weight)
+        wanted = (*x.shape[:-1], self.output_size)
+        if targets.shape != wanted:
+            raise ValueError(f"EchoState: targets must have shape {wanted}, got {tuple(targets.shape)}")
+        d = (d.transpose(0, 1) if self.batch_first else d) if s.batched else d.unsqueeze(1)
+        start = self.warmup if state is None else 0
+        if start >= s.steps:
+            raise ValueError(f"EchoState: warmup must leave steps to learn from: {start} of {s.steps}")
+        features, state = self._features(s, state)
+        used = _active(s)
+        used[:start] = False
+        X = torch.cat([features[used], features.new_ones(int(used.sum()), 1)], -1).double()  # ones: the bias
+        if not bool(torch.isfinite(X).all()) or not bool(torch.isfinite(d[used]).all()):
+            raise ValueError("EchoState: input and targets must be finite, got NaN or infinity")
+        self._xx += X.t() @ X
+        self._xd += X.t() @ d[used].double()
+        return state
+
+    @torch.no_grad()
+    def solve(self) -> EchoState:
+        """Set the read-out to the ridge solution of what was accumulated."""
+        penalty = torch.full_like(self._xx[0], self.ridge)
+        penalty[-1] = 0.0  # the bias column
+        if not float(self._xx[-1, -1]):
+            raise ValueError("EchoState: solve needs accumulated data, got none")
+        A = self._xx + torch.diag(penalty)
+        V = torch.linalg.lstsq(A, self._xd, driver="gelsd").solution if not self.ridge else _cholesky(A, self._xd)
+        self.readout.weight.copy_(V[:-1].t())
+        self.readout.bias.copy_(V[-1])
+        return self
+
+    @torch.no_grad()
+    def jacobian_radius(self, x: Tensor) -> float:
+        """Mean spectral radius of J(t) = (1−a) I + a diag(1−τ²) U along a run, τ = tanh of the net input. [ESN 4 J]"""
+        s = self._enter(x, None, None)
+        h, _ = self.reservoir(s.x)
+        past = torch.cat([h.new_zeros(1, *h.shape[1:]), h[:-1]])
+        slope = 1 - ((h - (1 - self.leak) * past) / self.leak) ** 2
+        eye = torch.eye(self.hidden_size, dtype=h.dtype, device=h.device)
+        J = (1 - self.leak) * eye + self.leak * slope.unsqueeze(-1) * self.reservoir.weight_hh_l0
+        return float(torch.linalg.eigvals(J).abs().amax(-1).mean())
+
+    @property
+    def _weight(self) -> Tensor:
+        return self.readout.weight
+
+    def _features(self, s: _door.Sequences, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        """[h(t); x(t)] (T, B, m + n) and the final state, in the caller's form."""
+        if state is not None and not s.batched:
+            state = state.unsqueeze(1)
+        h, new = self.reservoir(s.x, state, lengths=s.lengths, reset=s.reset)
+        features = torch.cat([h, s.x], -1) if self.input_to_output else h
+        return features, new if s.batched else new.squeeze(1)
+
+    def extra_repr(self) -> str:
+        return f"spectral_radius={self.spectral_radius}, leak={self.leak}, ridge={self.ridge}"
+
+
+def _active(s: _door.Sequences) -> Tensor:
+    """(T, B) bool: steps that belong to a sequence."""
+    steps = torch.arange(s.steps, device=s.x.device)[:, None].expand(s.steps, s.batch)
+    return steps < s.lengths if s.lengths is not None else torch.ones_like(steps, dtype=torch.bool)
+
+
+def _cholesky(A: Tensor, B: Tensor) -> Tensor:
+    return torch.cholesky_solve(B, torch.linalg.cholesky(A))

@@ -1,0 +1,215 @@
+"""Jordan's network: the output, not the hidden state, is what the next step hears."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, one_hot
+
+from longlag import engines
+from longlag.engines import reference
+from longlag.layers import _door
+from longlag.layers._module import State
+from longlag.layers._network import Network, Parts
+
+FEEDBACK = ("soft", "logits", "argmax", "sample")
+DRAWS = ("token", "sequence", "mix")
+
+
+class Jordan(Network):
+    """Jordan network (Jordan 1986), with or without hidden feedback: design patterns III and IV.
+
+    r(t) = W x(t) + U fb(t−1) + R h(t−1) + b; h(t) = tanh r(t); z(t) = V h(t) + c_out; p(t) = softmax z(t)
+    [JORDAN 2]; R only if ``hidden_feedback``. fb is p, or the teacher's y: fb = τ y + (1−τ) q [TF-MIX 4].
+
+    Args:
+        input_size: n; 0 for a network that only listens to itself.
+        hidden_size, output_size: m and l.
+        hidden_feedback: R h(t−1) as well (pattern IV).
+        feedback: what q is: ``"soft"`` p(t), ``"logits"`` z(t), ``"argmax"`` or ``"sample"`` one-hot (no gradient).
+        start: fb before the first step: ``"uniform"`` 1/l or ``"zero"``.
+        recurrent_dropout: probability that a fed-back output is silenced, one draw per sequence.
+
+    Returns logits z, ready for ``cross_entropy``. State: fb (B, l), or (fb, h) with hidden feedback.
+
+    >>> import torch, longlag as ll
+    >>> net = ll.Jordan(3, 8, 4)
+    >>> x, targets = torch.randn(10, 2, 3), torch.randint(4, (10, 2))
+    >>> z, state = net(x, targets=targets)  # the teacher speaks at every step
+    >>> z, state = net(x, targets=targets, teacher=0.5)  # scheduled sampling, a coin per token
+    >>> z, state = net(x)  # free running
+    >>> torch.allclose(state, z[-1].softmax(-1))
+    True
+    """
+
+    weight_ih: Tensor  # W
+    weight_fb: Tensor  # U
+    weight_ho: Tensor  # V
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        output_size: int,
+        *,
+        hidden_feedback: bool = False,
+        feedback: str = "soft",
+        start: str = "uniform",
+        bias: bool = True,
+        batch_first: bool = False,
+        recurrent_dropout: float = 0.0,
+        engine: str = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.input_size = _door.positive("Jordan", "input_size", input_size, least=0)
+        self.hidden_size = m = _door.positive("Jordan", "hidden_size", hidden_size)
+        self.output_size = l = _door.positive("Jordan", "output_size", output_size)
+        self.feedback = _door.one_of("Jordan", "feedback", feedback, FEEDBACK)
+        self.start = _door.one_of("Jordan", "start", start, ("uniform", "zero"))
+        self.recurrent_dropout = _door.probability("Jordan", "recurrent_dropout", recurrent_dropout)
+        engines.check("Jordan", engine)
+        self.hidden_feedback, self.batch_first, self.engine = hidden_feedback, batch_first, engine
+        shapes: dict[str, tuple[int, ...]] = {"weight_ih": (m, input_size), "weight_fb": (m, l)}  # W, U
+        if hidden_feedback:
+            shapes["weight_hh"] = (m, m)  # R
+        shapes["weight_ho"] = (l, m)  # V
+        if bias:
+            shapes |= {"bias_h": (m,), "bias_o": (l,)}  # b, c_out
+        for name, shape in shapes.items():
+            self.register_parameter(name, nn.Parameter(torch.empty(shape, device=device, dtype=dtype)))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """U(−1/√m, 1/√m)."""
+        for parameter in self.parameters():
+            parameter.uniform_(-(self.hidden_size**-0.5), self.hidden_size**-0.5)
+
+    @property
+    def state_sizes(self) -> dict[str, int]:
+        hidden = {"h": self.hidden_size} if self.hidden_feedback else {}
+        return {"fb": self.output_size, **hidden}
+
+    @property
+    def _weight(self) -> Tensor:
+        return self.weight_fb
+
+    def _rest(self, batch: int) -> Parts:
+        value = 1 / self.output_size if self.start == "uniform" else 0.0
+        hidden = [self._weight.new_zeros(batch, self.hidden_size)] if self.hidden_feedback else []
+        return (self._weight.new_full((batch, self.output_size), value), *hidden)
+
+    def forward(
+        self,
+        x: Tensor,
+        state: State | None = None,
+        *,
+        lengths: Tensor | None = None,
+        reset: Tensor | None = None,
+        targets: Tensor | None = None,
+        teacher: float = 1.0,
+        draw: str = "token",
+        generator: torch.Generator | None = None,
+    ) -> tuple[Tensor, State]:
+        """Run over whole sequences.
+
+        Args:
+            x, state, lengths, reset: as in `Recurrent`.
+            targets: what the teacher feeds back: classes (T, B) or vectors (T, B, l); (B, T, …) if
+                ``batch_first``. None: free running.
+            teacher: ε, how often (or how much) the teacher's output is fed back; see `longlag.layers.schedules`.
+            draw: ``"token"``: a coin per step and sequence; ``"sequence"``: one per sequence; ``"mix"``: no coin,
+                fb = ε y + (1−ε) q.
+        """
+        s = self._enter(x, lengths, reset)
+        before, y, tau = self._enter_state(state, s), None, None
+        if targets is not None:
+            y, tau = self._enter_targets(targets, s), self._tau(s, teacher, draw, generator)
+        if y is not None and teacher == 1 and not self.hidden_feedback:
+            z, final = self._all_at_once(s, y, before)
+        else:
+            z, final = self._run(s, before, y, tau)
+        return s.leave(z), self._leave_state(final, s)
+
+    def _all_at_once(self, s: _door.Sequences, targets: Tensor, state: Parts) -> tuple[Tensor, Parts]:
+        """Teacher forcing decouples the steps of pattern III: no loop over time is left. [PAT-III]"""
+        fb = torch.cat([state[0].unsqueeze(0), targets[:-1]])  # what step t hears
+        if s.reset is not None:
+            fb = torch.where(s.reset.unsqueeze(-1), self._rest(s.batch)[0], fb)
+        mask = self._mask(s.batch)
+        r = linear(s.x, self.weight_ih, getattr(self, "bias_h", None))
+        r = r + linear(fb if mask is None else fb * mask, self.weight_fb)
+        z = linear(torch.tanh(r), self.weight_ho, getattr(self, "bias_o", None))
+        if s.lengths is None:
+            return z, (targets[-1],)
+        active = torch.arange(s.steps, device=z.device)[:, None] < s.lengths
+        final = targets[s.lengths - 1, torch.arange(s.batch, device=z.device)]
+        return torch.where(active.unsqueeze(-1), z, torch.zeros_like(z)), (final,)
+
+    def _run(
+        self, s: _door.Sequences, state: Parts, targets: Tensor | None = None, tau: Tensor | None = None
+    ) -> tuple[Tensor, Parts]:
+        R, b, c_out = (getattr(self, name, None) for name in ("weight_hh", "bias_h", "bias_o"))
+        mask, net_x = self._mask(s.batch), linear(s.x, self.weight_ih, b)
+
+        def step(t: int, before: Parts) -> tuple[Tensor, Parts]:
+            fb, *h = before
+            r = net_x[t] + linear(fb if mask is None else fb * mask, self.weight_fb)  # [JORDAN 2 r]
+            if R is not None:
+                r = r + linear(h[0], R)  # [PAT-IV]
+            new_h = torch.tanh(r)  # [JORDAN 2 h]
+            z = linear(new_h, self.weight_ho, c_out)  # [JORDAN 2 z]
+            fb = self._fed_back(z)
+            if targets is not None and tau is not None:
+                fb = tau[t] * targets[t] + (1 - tau[t]) * fb  # [TF-MIX 4 fb]
+            return z, (fb, new_h) if R is not None else (fb,)
+
+        return reference.scan(step, s.steps, state, rest=self._rest(s.batch), lengths=s.lengths, reset=s.reset)
+
+    def _fed_back(self, z: Tensor) -> Tensor:
+        """q(t) from the logits."""
+        if self.feedback == "logits":
+            return z
+        p = torch.softmax(z, -1)  # [JORDAN 2 p]
+        if self.feedback == "soft":
+            return p
+        index = p.argmax(-1) if self.feedback == "argmax" else torch.multinomial(p.detach(), 1).squeeze(-1)
+        return one_hot(index, self.output_size).to(z.dtype)
+
+    def _enter_targets(self, targets: Tensor, s: _door.Sequences) -> Tensor:
+        """Targets as vectors (T, B, l)."""
+        shape = (s.steps, s.batch)
+        if not s.batched:
+            targets = targets.unsqueeze(1)
+        elif self.batch_first:
+            targets = targets.transpose(0, 1)
+        if targets.shape == shape and targets.dtype == torch.long:
+            low, high = int(targets.min()), int(targets.max())
+            if low < 0 or high >= self.output_size:
+                wrong = low if low < 0 else high
+                raise ValueError(f"Jordan: targets must lie in 0..{self.output_size - 1}, got {wrong}")
+            return one_hot(targets, self.output_size).to(self._weight.dtype)
+        if targets.shape == (*shape, self.output_size):
+            return _door.like("Jordan", "targets", targets, self._weight)
+        raise ValueError(
+            f"Jordan: targets must be int64 classes {shape} or vectors {(*shape, self.output_size)} (T, B, …), "
+            f"got {targets.dtype} of shape {tuple(targets.shape)}"
+        )
+
+    def _tau(self, s: _door.Sequences, teacher: float, draw: str, generator: torch.Generator | None) -> Tensor:
+        """τ (T, B, 1)."""
+        _door.one_of("Jordan", "draw", draw, DRAWS)
+        if not 0 <= teacher <= 1:
+            raise ValueError(f"Jordan: teacher must be a number in [0, 1], got {teacher!r}")
+        tau = self._weight.new_full((s.steps, s.batch, 1), teacher)
+        if draw == "token":
+            tau = torch.bernoulli(tau, generator=generator)
+        elif draw == "sequence":
+            tau = torch.bernoulli(tau[:1], generator=generator).expand_as(tau)
+        return tau
+
+    def extra_repr(self) -> str:
+        hidden = ", hidden_feedback=True" if self.hidden_feedback else ""
+        return f"{self.input_size}, {self.hidden_size}, {self.output_size}, feedback={self.feedback!r}{hidden}"

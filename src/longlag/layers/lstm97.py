@@ -1,0 +1,254 @@
+"""LSTM as published in 1997: memory-cell blocks, no forget gate, everything but the outputs fed back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from longlag import engines
+from longlag.engines import reference
+from longlag.layers import _door
+from longlag.layers._network import Network, Parts
+
+SQUASH = ("4s-2", "2s-1", "logistic", "tanh", "identity")
+BIASES = ("hidden", "gates", "cells", "output")
+
+
+class LSTM97(Network):
+    """The network of Hochreiter and Schmidhuber (1997).
+
+    x̃ = [x(t); y_hid; y_ig; y_og; y_cell] of the step before; for block k and its cells j:
+    y_hid = σ(w_hid x̃), y_ig = σ(w_ig x̃), y_og = σ(w_og x̃);
+    s_kj ← s_kj + y_ig,k g(w_cell x̃)_kj; y_cell,kj = y_og,k h(s_kj);
+    output = f_out(w_out [x(t) if wired; y_hid; y_cell]), from the new activations [LSTM-97 2].
+
+    Args:
+        input_size: d_in.
+        blocks, block_size: memory-cell blocks and cells in each; the cells of a block share their gates.
+        hidden_units: conventional hidden units.
+        output_size: output units; None returns [y_hid; y_cell] instead.
+        input_gate_bias, output_gate_bias: initial biases, one per block or one for all; None: random.
+        output_gates: False leaves every cell open (y_og = 1).
+        recurrent: False: hidden units, gates and cells read x only.
+        input_to_output: wire inputs to the output units.
+        bias: which groups have biases: True (all), False, or some of ``"hidden", "gates", "cells", "output"``.
+        g, h: squashing functions: ``"4s-2"``, ``"2s-1"``, ``"logistic"``, ``"tanh"``, ``"identity"``.
+        output: ``"logistic"`` or ``"linear"`` output units.
+        init_range: weights start uniform in (−init_range, init_range).
+
+    State: ``(y, s)`` with y = [y_hid; y_ig; y_og; y_cell] (B, R) and s (B, cells).
+
+    >>> import torch, longlag as ll
+    >>> net = ll.LSTM97(2, blocks=2, block_size=2, output_size=1, input_gate_bias=[-3, -6])  # experiment 4
+    >>> sum(p.numel() for p in net.parameters())
+    93
+    >>> out, (y, s) = net(torch.randn(100, 5, 2))
+    >>> out.shape, y.shape, s.shape
+    (torch.Size([100, 5, 1]), torch.Size([5, 8]), torch.Size([5, 4]))
+    """
+
+    weight_out: Tensor
+
+    def __init__(
+        self,
+        input_size: int,
+        blocks: int,
+        block_size: int = 1,
+        hidden_units: int = 0,
+        output_size: int | None = None,
+        *,
+        input_gate_bias: float | Sequence[float] | None = None,
+        output_gate_bias: float | Sequence[float] | None = None,
+        output_gates: bool = True,
+        recurrent: bool = True,
+        input_to_output: bool = False,
+        bias: bool | Iterable[str] = True,
+        g: str = "4s-2",
+        h: str = "2s-1",
+        output: str = "logistic",
+        init_range: float = 0.1,
+        batch_first: bool = False,
+        recurrent_dropout: float = 0.0,
+        engine: str = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.input_size = _door.positive("LSTM97", "input_size", input_size)
+        self.blocks = _door.positive("LSTM97", "blocks", blocks, least=0)
+        self.block_size = _door.positive("LSTM97", "block_size", block_size)
+        self.hidden_units = _door.positive("LSTM97", "hidden_units", hidden_units, least=0)
+        self.output_size = None if output_size is None else _door.positive("LSTM97", "output_size", output_size)
+        if output_size is None and blocks == hidden_units == 0:
+            raise ValueError("LSTM97: blocks, hidden_units and output_size give a network without units")
+        self.g = _door.one_of("LSTM97", "g", g, SQUASH)
+        self.h = _door.one_of("LSTM97", "h", h, SQUASH)
+        self.output = _door.one_of("LSTM97", "output", output, ("logistic", "linear"))
+        self.biased = self._groups(bias)
+        if not init_range > 0:
+            raise ValueError(f"LSTM97: init_range must be positive, got {init_range!r}")
+        self.init_range, self.batch_first = init_range, batch_first
+        self.output_gates, self.recurrent, self.input_to_output = output_gates, recurrent, input_to_output
+        self.recurrent_dropout = _door.probability("LSTM97", "recurrent_dropout", recurrent_dropout)
+        engines.check("LSTM97", engine)
+        self.engine = engine
+        self.input_gate_bias = self._gate_bias("input_gate_bias", input_gate_bias)
+        self.output_gate_bias = self._gate_bias("output_gate_bias", output_gate_bias)
+        for name, shape in self._shapes().items():
+            parameter = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+            self.register_parameter(name, parameter)
+        self.reset_parameters()
+
+    # --------------------------------------------------------------------------------------------- structure
+    @property
+    def cells(self) -> int:
+        """Number of memory cells."""
+        return self.blocks * self.block_size
+
+    @property
+    def sections(self) -> dict[str, int]:
+        """The fed-back activations in their order in y: group -> number of units."""
+        og = self.blocks if self.output_gates else 0
+        return {"hid": self.hidden_units, "ig": self.blocks, "og": og, "cell": self.cells}
+
+    @property
+    def state_sizes(self) -> dict[str, int]:
+        return {"y": sum(self.sections.values()), "s": self.cells}
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        D = self.input_size + (sum(self.sections.values()) if self.recurrent else 0)  # [LSTM-97 2 D]
+        shapes: dict[str, tuple[int, ...]] = {f"weight_{k}": (n, D) for k, n in self.sections.items() if n}
+        group = {"hid": "hidden", "ig": "gates", "og": "gates", "cell": "cells"}
+        shapes |= {f"bias_{k}": (n,) for k, n in self.sections.items() if n and group[k] in self.biased}
+        if self.output_size is not None:
+            seen = (self.input_size if self.input_to_output else 0) + self.hidden_units + self.cells
+            shapes["weight_out"] = (self.output_size, seen)
+            if "output" in self.biased:
+                shapes["bias_out"] = (self.output_size,)
+        return shapes
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Uniform in the initial range; then the gate biases that were asked for."""
+        for parameter in self.parameters():
+            parameter.uniform_(-self.init_range, self.init_range)
+        for name, values in (("bias_ig", self.input_gate_bias), ("bias_og", self.output_gate_bias)):
+            if values is not None:
+                getattr(self, name).copy_(torch.as_tensor(values))
+
+    @torch.no_grad()
+    def add_block(self, *, input_gate_bias: float | None = None, output_gate_bias: float | None = None) -> None:
+        """Grow by one block, its gates included; existing weights stay, new ones are uniform in the initial range.
+
+        Parameters are replaced by larger ones: build the optimiser anew, and start from a fresh state.
+
+        >>> import longlag as ll
+        >>> net = ll.LSTM97(3, blocks=0, output_size=2, input_to_output=True)
+        >>> net.add_block(input_gate_bias=-1.0)
+        >>> net.blocks, net.weight_out.shape
+        (1, torch.Size([2, 4]))
+        """
+        biases = {"bias_ig": input_gate_bias, "bias_og": output_gate_bias}
+        for name, value in biases.items():
+            if value is not None and "gates" not in self.biased:
+                raise ValueError(f"LSTM97: {name} needs biased gates, but bias is {self.biased}")
+        old, names = self.sections, dict(self.named_parameters())
+        like = next(self.parameters())
+        self.blocks += 1
+        for name, shape in self._shapes().items():
+            new = like.new_empty(shape).uniform_(-self.init_range, self.init_range)
+            if name in names:
+                value = names[name]
+                if value.dim() == 1:
+                    new[: len(value)] = value
+                else:
+                    new[: len(value), self._old_columns(name, old)] = value
+            if (bias := biases.get(name)) is not None:
+                new[-1] = bias
+            self.register_parameter(name, nn.Parameter(new))
+        self.input_gate_bias = self.output_gate_bias = None
+
+    def _old_columns(self, name: str, old: dict[str, int]) -> list[int]:
+        """Where the columns of a matrix stand after the sections grew from ``old`` to what they are."""
+        if name == "weight_out":
+            return list(range((self.input_size if self.input_to_output else 0) + old["hid"] + old["cell"]))
+        columns = list(range(self.input_size))
+        start = self.input_size
+        for section, n in self.sections.items() if self.recurrent else ():
+            columns += range(start, start + old[section])
+            start += n
+        return columns
+
+    # ------------------------------------------------------------------------------------------------- forward
+    @property
+    def _weight(self) -> Tensor:
+        return next(self.parameters())
+
+    def weights(self) -> tuple[Tensor, Tensor | None]:
+        """All rows of [w_hid; w_ig; w_og; w_cell] as one matrix (R, D) and one bias (R,); 0 where there is none."""
+        parts = [(k, n) for k, n in self.sections.items() if n]
+        if not parts:
+            return self._weight.new_empty(0, self.input_size), None
+        w = torch.cat([getattr(self, f"weight_{k}") for k, _ in parts])
+        biases = [getattr(self, f"bias_{k}", None) for k, _ in parts]
+        if all(b is None for b in biases):
+            return w, None
+        return w, torch.cat([w.new_zeros(n) if b is None else b for (_, n), b in zip(parts, biases)])
+
+    def _run(self, s: _door.Sequences, state: Parts) -> tuple[Tensor, Parts]:
+        from longlag.cells import memory_cell
+
+        w, b = self.weights()
+        mask, net_x = self._mask(s.batch), linear(s.x, w[:, : self.input_size], b)
+        w_y = w[:, self.input_size :] if self.recurrent else None
+        cell = memory_cell(self.g, self.h, self.output_gates)
+        sizes = list(self.sections.values())
+
+        def step(t: int, before: Parts) -> tuple[Tensor, Parts]:
+            y, c = before  # c: the papers' s, the cells' internal states
+            net = net_x[t]
+            if w_y is not None:
+                net = net + linear(y if mask is None else y * mask, w_y)  # [LSTM-97 2 x̃]
+            hid, ig, og, a = net.split(sizes, -1)
+            each = lambda gate: gate.repeat_interleave(self.block_size, -1)  # noqa: E731  (gates serve a block)
+            y_cell, c = cell.step(each(ig), a, *([each(og)] if self.output_gates else []), c)
+            y_hid = torch.sigmoid(hid)
+            y = torch.cat([y_hid, torch.sigmoid(ig), torch.sigmoid(og), y_cell], -1)
+            return self.read_out(s.x[t], y_hid, y_cell), (y, c)
+
+        return reference.scan(step, s.steps, state, lengths=s.lengths, reset=s.reset)
+
+    def read_out(self, x: Tensor, y_hid: Tensor, y_cell: Tensor) -> Tensor:
+        """The output units, from one step's input and new activations."""
+        seen = torch.cat([*([x] if self.input_to_output else []), y_hid, y_cell], -1)
+        if self.output_size is None:
+            return torch.cat([y_hid, y_cell], -1)
+        z = linear(seen, self.weight_out, getattr(self, "bias_out", None))
+        return torch.sigmoid(z) if self.output == "logistic" else z  # [LSTM-97 2 out]
+
+    # ------------------------------------------------------------------------------------------------- checks
+    def _groups(self, bias: bool | Iterable[str]) -> tuple[str, ...]:
+        if isinstance(bias, bool):
+            return BIASES if bias else ()
+        groups = tuple(bias)
+        for group in groups:
+            _door.one_of("LSTM97", "bias", group, BIASES)
+        return groups
+
+    def _gate_bias(self, name: str, value: float | Sequence[float] | None) -> list[float] | None:
+        if value is None:
+            return None
+        if "gates" not in self.biased or (name == "output_gate_bias" and not self.output_gates):
+            raise ValueError(f"LSTM97: {name} needs gates with biases, got bias={self.biased}")
+        values = [float(value)] * self.blocks if isinstance(value, int | float) else [float(v) for v in value]
+        if len(values) != self.blocks:
+            raise ValueError(f"LSTM97: {name} must give one value per block ({self.blocks}), got {len(values)}")
+        return values
+
+    def extra_repr(self) -> str:
+        out = "" if self.output_size is None else f", output_size={self.output_size}"
+        units = f"blocks={self.blocks}, block_size={self.block_size}, hidden_units={self.hidden_units}"
+        return f"{self.input_size}, {units}{out}"
