@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import linecache
@@ -79,6 +80,7 @@ class Cell:
         self.reads_y = "y" in inspect.signature(fn).parameters
         self.inputs = (*self.gates, *(["y"] if self.reads_y else []), *self.states, *self.params)
         self.outputs = ("y", *self.states)
+        self.new_states = tuple(f"{s}_new" for s in self.states)
         self.fed_back = (*(["y"] if dense or self.reads_y else []), *self.states)
         self._check_arguments()
         self.expressions = self._trace()
@@ -129,28 +131,43 @@ class Cell:
         text = repr((self.gates, self.input_gates, self.recurrent_gates, self.inputs, self.outputs))
         return hashlib.sha256((text + repr(self.expressions)).encode()).hexdigest()[:16]
 
-    def vector_jacobian(self) -> list[sympy.Expr]:
-        """Σ_o d_o ∂o/∂input, one expression per input; the symbols of d_o are ``d_y``, ``d_c``, …"""
+    @cached_property
+    def output(self) -> sympy.Expr:
+        """y as a function of the inputs and of the new states, ``c_new``, …, where these occur in it."""
         import sympy
 
-        zero = sympy.Integer(0)
-        return [
-            sympy.Add(*(sympy.Symbol(f"d_{o}") * self.jacobian.get((o, name), zero) for o in self.outputs))
-            for name in self.inputs
-        ]
+        new = {e: sympy.Symbol(f"{s}_new", real=True) for s, e in zip(self.states, self.expressions[1:]) if e.args}
+        return self.expressions[0].xreplace(new)
+
+    @cached_property
+    def adjoint(self) -> dict[str, sympy.Expr]:
+        """The vector-Jacobian product by the chain rule, name -> expression, given ``c_new`` and d_y, d_c, …
+
+        D_c = d_c + d_y ∂y/∂c_new; d_v_ = d_y ∂y/∂v + Σ_c D_c ∂c_new/∂v for every input v.
+        """
+        import sympy
+
+        symbol = functools.partial(sympy.Symbol, real=True)
+        d_y, new = symbol("d_y"), dict(zip(self.states, self.expressions[1:]))
+        lines = {f"D_{s}": symbol(f"d_{s}") + d_y * sympy.diff(self.output, symbol(f"{s}_new")) for s in new}
+        for name, v in zip(self.inputs, self._symbols):
+            through_states = [symbol(f"D_{s}") * sympy.diff(e, v) for s, e in new.items()]
+            lines[f"d_{name}_"] = d_y * sympy.diff(self.output, v) + sympy.Add(*through_states)
+        return lines
 
     def _torch_source(self, which: str) -> str:
         doc = f'"""{self.name}, derived from its equations."""'
-        arguments, printer = list(self.inputs), _code.Printer()
+        arguments, new_states = list(self.inputs), dict(zip(self.new_states, self.expressions[1:]))
         if which == "step":
-            results, expressions = [f"{o}_new" for o in self.outputs], self.expressions
+            results, lines = ["y_new", *self.new_states], {"y_new": self.output, **new_states}
         elif which == "step_back":
             arguments += [f"d_{o}" for o in self.outputs]
-            results, expressions = [f"d_{name}_" for name in self.inputs], self.vector_jacobian()
+            results, lines = [f"d_{name}_" for name in self.inputs], {**new_states, **self.adjoint}
         else:
-            results = [f"d_{o}_d_{name}" for o, name in self.jacobian]
-            expressions = list(self.jacobian.values())
-        return _code.function(which, arguments, [doc, *printer.assignments(results, expressions)], results)
+            lines = {f"d_{o}_d_{name}": value for (o, name), value in self.jacobian.items()}
+            results = list(lines)
+        code = _code.Printer().assignments(lines)
+        return _code.function(which, arguments, [doc, *code], results)
 
     def _compile(self, which: str) -> Callable[..., Any]:
         source = self._torch_source(which)
@@ -170,21 +187,25 @@ class Cell:
 
     def _trace(self) -> tuple[sympy.Expr, ...]:
         import sympy
+        from sympy.core.parameters import distribute
 
         try:
-            returned = self.equations(**dict(zip(self.inputs, self._symbols)))
+            with distribute(False):  # tanh((u n + a)/2) stays what it is: its argument can be found again
+                returned = self.equations(**dict(zip(self.inputs, self._symbols)))
         except (TypeError, AttributeError) as error:
             raise TypeError(
                 f"cell {self.name}: its equations must use only {_LANGUAGE} on "
                 f"{', '.join(self.inputs)}; tracing them failed: {error}"
             ) from error
-        values = returned if isinstance(returned, tuple) else (returned,)
+        values = returned if isinstance(returned, tuple) else () if returned is None else (returned,)
         if len(values) != len(self.outputs):
             wanted = ", ".join(("the output y", *(f"the new {s}" for s in self.states)))
             raise ValueError(f"cell {self.name}: must return {len(self.outputs)} values ({wanted}), got {len(values)}")
         expressions = tuple(sympy.sympify(value) for value in values)
         for output, expression in zip(self.outputs, expressions):
             self._check_expression(output, expression)
+            if not expression.free_symbols:
+                raise ValueError(f"cell {self.name}: {output} must depend on an argument, got {expression}")
         used = set().union(*(expression.free_symbols for expression in expressions))
         for name, symbol in zip(self.inputs, self._symbols):
             if symbol not in used:
@@ -210,10 +231,12 @@ class Cell:
         if not self.gates:
             raise ValueError(f"cell {self.name}: gates must name at least one net input, got none")
         for name in names:
-            if not re.fullmatch(r"[a-zA-Z]\w*", name) or name == "y" or name.startswith("d_"):
+            if not re.fullmatch(r"[a-zA-Z]\w*", name) or name == "y" or re.match(r"d_|D_|.*_new$", name):
                 raise ValueError(
-                    f"cell {self.name}: {name!r} cannot name an argument (a Python name, not 'y', not 'd_…')"
+                    f"cell {self.name}: {name!r} cannot name an argument (a Python name, not 'y', 'd_…', 'D_…' or '…_new')"
                 )
+            if name in (*_language.NAMES, "step"):
+                raise ValueError(f"cell {self.name}: {name!r} is a function's name and cannot name an argument")
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"cell {self.name}: {name!r} is declared {names.count(name)} times")
@@ -222,6 +245,8 @@ class Cell:
                 raise ValueError(f"cell {self.name}: gate {name!r} must be marked ':x' or ':y', got ':{mark}'")
             if mark == "y" and not self.dense:
                 raise ValueError(f"cell {self.name}: gate {name!r} is recurrent-only, but dense=False has no U")
+        if not self.input_gates:
+            raise ValueError(f"cell {self.name}: no gate reads x(t) through W")
         if self.dense and not self.recurrent_gates:
             raise ValueError(f"cell {self.name}: no gate reads y(t−1) through U; say dense=False")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 Expression = Any  # sympy.Expr, whose own annotations are too wide to be of use
@@ -17,20 +17,33 @@ class Printer:
 
     Args:
         number: how a literal is written; ``"{}"`` in torch code, ``"f32({})"`` where the type matters.
+        powers: how an integer power of something that is not a name is written, if not with ``**``.
     """
 
     number: str = "{}"
+    powers: Mapping[int, str] = field(default_factory=dict)
 
     def __call__(self, expression: Expression) -> str:
         return self._print(expression)[0]
 
-    def assignments(self, targets: Sequence[str], expressions: Iterable[Expression]) -> list[str]:
-        """Lines ``name = code`` that compute ``expressions`` into ``targets``, common subexpressions first."""
+    def assignments(self, wanted: Mapping[str, Expression]) -> list[str]:
+        """Lines ``name = code`` that compute what is wanted, common subexpressions once.
+
+        An expression may use another one by its name: lines come in an order in which that works.
+        """
         import sympy
 
-        shared, results = sympy.cse(list(expressions), symbols=sympy.numbered_symbols("_"), order="none")
-        lines = [f"{symbol} = {self(value)}" for symbol, value in shared]
-        return lines + [f"{target} = {self(value)}" for target, value in zip(targets, results, strict=True)]
+        shared, results = sympy.cse(list(wanted.values()), symbols=sympy.numbered_symbols("_"), order="none")
+        pending = {str(symbol): value for symbol, value in shared} | dict(zip(wanted, results, strict=True))
+        lines = []
+        while pending:
+            ready = next(
+                name
+                for name, value in pending.items()
+                if not any(str(symbol) in pending and str(symbol) != name for symbol in value.free_symbols)
+            )
+            lines.append(f"{ready} = {self(pending.pop(ready))}")
+        return lines
 
     def _print(self, e: Expression) -> tuple[str, int]:
         if e.is_Symbol:
@@ -72,6 +85,8 @@ class Printer:
             return f"{self.number.format(1)}/{self._bracket(base**-exponent, _ATOM)}", _PRODUCT
         if base.is_Symbol and exponent in (2, 3):  # no call to pow for the common cases
             return "*".join([str(base)] * int(exponent)), _PRODUCT
+        if exponent.is_Integer and int(exponent) in self.powers:
+            return self.powers[int(exponent)].format(self(base)), _ATOM
         return f"{self._bracket(base, _ATOM)}**{self._bracket(exponent, _ATOM)}", _PRODUCT
 
     def _bracket(self, e: Expression, at_least: int) -> str:

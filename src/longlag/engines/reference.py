@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import layer_norm
+from torch.nn.functional import layer_norm, linear
 
 from longlag.cells import Cell
 from longlag.engines._arguments import Norm, resets_backwards
@@ -42,7 +42,7 @@ def scan(
     if reset is not None and reverse:
         reset = resets_backwards(reset, lengths)
     outputs: list[Tensor | None] = [None] * steps
-    for t in reversed(range(steps)) if reverse else range(steps):
+    for t in reversed(range(steps)) if reverse else range(steps):  # [BI 1]
         before = state
         if reset is not None:
             base = rest or tuple(map(torch.zeros_like, state))
@@ -59,6 +59,11 @@ def scan(
 def _where(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
     """Choose per sequence: condition (B,), yes and no (B, …)."""
     return torch.where(condition.view(-1, *[1] * (no.dim() - 1)), yes, no)
+
+
+def net_inputs(cell: Cell, x: Tensor, W: Tensor, b: Tensor | None) -> Tensor:
+    """W x(t) + b for all steps, (T, B, Gx, H)."""
+    return linear(x, W, b).unflatten(-1, (len(cell.input_gates), -1))
 
 
 def run(
@@ -140,7 +145,7 @@ def cell_inputs(
     gates = []
     for k, gate in enumerate(cell.gates):
         if gate in from_x and gate in from_y:
-            a = from_x[gate] + from_y[gate]
+            a = from_x[gate] + from_y[gate]  # [ELMAN 1 r]
         elif gate in from_x:
             a = from_x[gate]
         else:

@@ -33,7 +33,7 @@ class Layer(nn.Module, abc.ABC):
 
     @property
     def _name(self) -> str:
-        return type(self).__name__
+        return type(self).__name__.removeprefix("Parametrized")  # torch's parametrize makes a class of its own
 
     def step(self, x_t: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """One step: x_t (B, I) or (I,); the state comes back to be handed in again."""
@@ -60,6 +60,11 @@ class Layer(nn.Module, abc.ABC):
             f"{name} must have shape {tuple(own[name].shape)}, got {tuple(value.shape)}"
             for name, value in state_dict.items()
             if name in own and isinstance(value, torch.Tensor) and value.shape != own[name].shape
+        ]
+        wrong += [
+            f"{name} must be a tensor of real numbers, got {getattr(value, 'dtype', type(value).__name__)}"
+            for name, value in state_dict.items()
+            if name in own and (not isinstance(value, torch.Tensor) or value.is_complex())
         ]
         if strict:
             wrong += [f"{name} is missing" for name in own if name not in state_dict]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from longlag import engines
 from longlag.layers import _door
 from longlag.layers._module import Layer
 from longlag.layers.local import Leaky
@@ -64,6 +65,7 @@ class EchoState(Layer):
         for name, value in {"spectral_radius": spectral_radius, "ridge": ridge}.items():
             if not value >= 0:
                 raise ValueError(f"EchoState: {name} must not be negative, got {value!r}")
+        engines.check("EchoState", engine)
         self.input_size = _door.positive("EchoState", "input_size", input_size)
         self.hidden_size = _door.positive("EchoState", "hidden_size", hidden_size)
         self.output_size = _door.positive("EchoState", "output_size", output_size)
@@ -128,9 +130,9 @@ class EchoState(Layer):
 
     def fit(self, x: Tensor, targets: Tensor, *, lengths: Tensor | None = None) -> EchoState:
         """Solve for the read-out from these sequences alone; targets are laid out like x, with l features."""
-        self._xx.zero_()
-        self._xd.zero_()
-        self.accumulate(x, targets, lengths=lengths)
+        xx, xd, _ = self._sums(x, targets, None, lengths)
+        self._xx.copy_(xx)
+        self._xd.copy_(xd)
         return self.solve()
 
     @torch.no_grad()
@@ -141,6 +143,16 @@ class EchoState(Layer):
 
         Without a state the piece starts from rest and its first ``warmup`` steps are left out.
         """
+        xx, xd, state = self._sums(x, targets, state, lengths)
+        self._xx += xx
+        self._xd += xd
+        return state
+
+    @torch.no_grad()
+    def _sums(
+        self, x: Tensor, targets: Tensor, state: Tensor | None, lengths: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """XᵀX, XᵀD and the final state of one piece."""
         s = self._enter(x, lengths, None)
         d = _door.like("EchoState", "targets", targets, self.readout.weight)
         wanted = (*x.shape[:-1], self.output_size)
@@ -156,9 +168,7 @@ class EchoState(Layer):
         X = torch.cat([features[used], features.new_ones(int(used.sum()), 1)], -1).double()  # ones: the bias
         if not bool(torch.isfinite(X).all()) or not bool(torch.isfinite(d[used]).all()):
             raise ValueError("EchoState: input and targets must be finite, got NaN or infinity")
-        self._xx += X.t() @ X
-        self._xd += X.t() @ d[used].double()
-        return state
+        return X.t() @ X, X.t() @ d[used].double(), state
 
     @torch.no_grad()
     def solve(self) -> EchoState:
@@ -167,7 +177,7 @@ class EchoState(Layer):
         penalty[-1] = 0.0  # the bias column
         if not float(self._xx[-1, -1]):
             raise ValueError("EchoState: solve needs accumulated data, got none")
-        A = self._xx + torch.diag(penalty)
+        A = self._xx + torch.diag(penalty)  # [ESN 4 V]
         V = torch.linalg.lstsq(A, self._xd, driver="gelsd").solution if not self.ridge else _cholesky(A, self._xd)
         self.readout.weight.copy_(V[:-1].t())
         self.readout.bias.copy_(V[-1])
@@ -190,9 +200,11 @@ class EchoState(Layer):
 
     def _features(self, s: _door.Sequences, state: Tensor | None) -> tuple[Tensor, Tensor]:
         """[h(t); x(t)] (T, B, m + n) and the final state, in the caller's form."""
-        if state is not None and not s.batched:
-            state = state.unsqueeze(1)
-        h, new = self.reservoir(s.x, state, lengths=s.lengths, reset=s.reset)
+        if state is not None:
+            shape = (1, s.batch, self.hidden_size) if s.batched else (1, self.hidden_size)
+            (state,) = _door.enter_state("EchoState", state, ["h"], [shape], self._weight)
+            state = state if s.batched else state.unsqueeze(1)
+        h, new = self.reservoir(s.x, state, lengths=s.lengths, reset=s.reset)  # [ESN 4 h]
         features = torch.cat([h, s.x], -1) if self.input_to_output else h
         return features, new if s.batched else new.squeeze(1)
 

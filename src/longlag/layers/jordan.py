@@ -181,6 +181,8 @@ class Jordan(Network):
     def _enter_targets(self, targets: Tensor, s: _door.Sequences) -> Tensor:
         """Targets as vectors (T, B, l)."""
         shape = (s.steps, s.batch)
+        if not isinstance(targets, Tensor):
+            raise TypeError(f"Jordan: targets must be a tensor, got {type(targets).__name__}")
         if not s.batched:
             targets = targets.unsqueeze(1)
         elif self.batch_first:

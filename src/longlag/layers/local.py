@@ -55,6 +55,9 @@ class Leaky(Recurrent):
     ) -> None:
         from longlag import cells
 
+        shape = tuple(torch.as_tensor(alpha).shape)
+        if shape not in ((), (hidden_size,)):
+            raise ValueError(f"Leaky: alpha must be one number or {hidden_size}, got shape {shape}")
         low = float(torch.as_tensor(alpha).min())
         if not low >= 1 or (learn_alpha and low == 1):
             raise ValueError(f"Leaky: alpha must be {'above' if learn_alpha else 'at least'} 1, got {low:g}")

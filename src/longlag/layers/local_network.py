@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from longlag import engines
 from longlag.layers import _door
 from longlag.layers._network import Network, Parts
 from longlag.layers.local import LocalFeedback
@@ -63,7 +64,9 @@ class LocalFeedbackNetwork(Network):
         self.output_sizes = self._kinds("output", output)
         if not self.hidden_sizes and self.output_sizes[0]:
             raise ValueError(f"{self._name}: hidden must name a layer for the static outputs to read, got none")
-        self.batch_first, self.recurrent_dropout = batch_first, recurrent_dropout
+        engines.check(self._name, engine)
+        self.batch_first = batch_first
+        self.recurrent_dropout = _door.probability(self._name, "recurrent_dropout", recurrent_dropout)
         self.output_size = sum(self.output_sizes)
         options: dict[str, Any] = {
             "bias": bias,

@@ -137,7 +137,7 @@ class LSTM97(Network):
             parameter.uniform_(-self.init_range, self.init_range)
         for name, values in (("bias_ig", self.input_gate_bias), ("bias_og", self.output_gate_bias)):
             if values is not None:
-                getattr(self, name).copy_(torch.as_tensor(values))
+                getattr(self, name).copy_(torch.as_tensor(values, dtype=torch.float64))
 
     @torch.no_grad()
     def add_block(self, *, input_gate_bias: float | None = None, output_gate_bias: float | None = None) -> None:
@@ -152,12 +152,11 @@ class LSTM97(Network):
         (1, torch.Size([2, 4]))
         """
         biases = {"bias_ig": input_gate_bias, "bias_og": output_gate_bias}
-        for name, value in biases.items():
-            if value is not None and "gates" not in self.biased:
-                raise ValueError(f"LSTM97: {name} needs biased gates, but bias is {self.biased}")
+        self._gate_bias("input_gate_bias", input_gate_bias)
+        self._gate_bias("output_gate_bias", output_gate_bias)
         old, names = self.sections, dict(self.named_parameters())
         like = next(self.parameters())
-        self.blocks += 1
+        self.blocks += 1  # [LSTM-97 4]
         for name, shape in self._shapes().items():
             new = like.new_empty(shape).uniform_(-self.init_range, self.init_range)
             if name in names:
@@ -212,10 +211,10 @@ class LSTM97(Network):
             net = net_x[t]
             if w_y is not None:
                 net = net + linear(y if mask is None else y * mask, w_y)  # [LSTM-97 2 x̃]
-            hid, ig, og, a = net.split(sizes, -1)
+            hid, ig, og, a = net.split(sizes, -1)  # [LSTM-97 2 net]
             each = lambda gate: gate.repeat_interleave(self.block_size, -1)  # noqa: E731  (gates serve a block)
             y_cell, c = cell.step(each(ig), a, *([each(og)] if self.output_gates else []), c)
-            y_hid = torch.sigmoid(hid)
+            y_hid = torch.sigmoid(hid)  # [LSTM-97 2 hid]
             y = torch.cat([y_hid, torch.sigmoid(ig), torch.sigmoid(og), y_cell], -1)
             return self.read_out(s.x[t], y_hid, y_cell), (y, c)
 
@@ -242,7 +241,8 @@ class LSTM97(Network):
         if value is None:
             return None
         if "gates" not in self.biased or (name == "output_gate_bias" and not self.output_gates):
-            raise ValueError(f"LSTM97: {name} needs gates with biases, got bias={self.biased}")
+            got = f"bias={self.biased}, output_gates={self.output_gates}"
+            raise ValueError(f"LSTM97: {name} needs gates with biases, got {got}")
         values = [float(value)] * self.blocks if isinstance(value, int | float) else [float(v) for v in value]
         if len(values) != self.blocks:
             raise ValueError(f"LSTM97: {name} must give one value per block ({self.blocks}), got {len(values)}")

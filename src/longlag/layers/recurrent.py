@@ -6,7 +6,6 @@ from typing import NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 from torch.nn.utils import parametrize
 
 from longlag import engines
@@ -124,7 +123,7 @@ class Recurrent(Stack):
 
     def _initial_param(self, name: str) -> Tensor:
         """Initial values (H,) of one of the cell's params."""
-        return torch.full((self.hidden_size,), self.cell.initial_params[name])
+        return torch.full((self.hidden_size,), self.cell.initial_params[name], dtype=torch.float64)
 
     @property
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -143,10 +142,12 @@ class Recurrent(Stack):
         )
         assert W is not None
         b_recurrent = norm = None
-        if b is not None and b_hh is not None:
+        if b is not None and b_hh is not None and cell.input_gates == cell.recurrent_gates:
+            b = b + b_hh
+        elif b is not None and b_hh is not None:
             rows = dict(zip(cell.recurrent_gates, b_hh.view(-1, H).unbind(0)))
             both = [rows[gate] if gate in rows else b.new_zeros(H) for gate in cell.input_gates]
-            b = b + (b_hh if cell.input_gates == cell.recurrent_gates else torch.cat(both))
+            b = b + torch.cat(both)
             only = [row for gate, row in rows.items() if gate not in cell.input_gates]
             b_recurrent = torch.stack(only) if only else None
         if gamma is not None and beta is not None:
@@ -158,11 +159,12 @@ class Recurrent(Stack):
         self, k: int, x: Tensor, state: tuple[Tensor, ...], sequences: _door.Sequences, mask: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         w = self.weights(k)
-        net = linear(x, w.W, w.b).unflatten(-1, (len(self.cell.input_gates), self.hidden_size))  # a, without U y
         return engines.run(
             self.engine,
             self.cell,
-            net,
+            x,
+            w.W,
+            w.b,
             w.U,
             state,
             w.params,
@@ -176,7 +178,7 @@ class Recurrent(Stack):
 
     def engine_for(self, x: Tensor) -> str:
         """Which engine would run x, and why."""
-        return ": ".join(engines.choose(self.engine))
+        return ": ".join(engines.choose(self.engine, x))
 
     def extra_repr(self) -> str:
         named = "" if type(self) is not Recurrent else f"{self.cell.name}, "

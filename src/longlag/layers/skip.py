@@ -55,6 +55,8 @@ class Skip(Stack):
             bidirectional,
             options.get("recurrent_dropout", 0.0),
         )
+        for name in options.keys() - Options.__annotations__.keys():
+            raise TypeError(f"Skip: unknown option {name!r}")
         if options.get("norm") is not None:
             raise ValueError(f"Skip: norm must be None, got {options.get('norm')!r}")
         engines.check("Skip", options.get("engine", "auto"))

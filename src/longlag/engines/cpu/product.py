@@ -1,0 +1,204 @@
+"""Matrix products for recurrent steps: C += A·P with P packed once and used at every time step.
+
+A row of the result is summed in one fixed order, whatever rows are computed beside it: results do not depend on how
+a batch is cut into threads. The tile (8 rows × 2 vectors) is written as LLVM vectors, because a loop would not be
+kept in registers.
+"""
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from longlag.engines.cpu.functions import FLAGS, llvm_intrinsic, splat
+from longlag.engines.cpu.online97_vector import Vector
+from longlag.engines.cpu.online97_vector import total as total
+
+VECTOR_BYTES = 64  # one AVX-512 register, two of AVX2, four of NEON
+VECTORS = 2  # per tile row
+LANES = {np.float32: VECTOR_BYTES // 4, np.float64: VECTOR_BYTES // 8}
+OPTIONS: dict[str, Any] = {**FLAGS, "nogil": True}
+
+
+@intrinsic
+def load(typing, row, unit):
+    """A vector of numbers, from this unit of a contiguous row on."""
+    vector = Vector(row.dtype, VECTOR_BYTES * 8 // row.dtype.bitwidth)
+
+    def codegen(context, builder, signature, arguments):
+        pointer = _place(context, builder, signature.args[0], arguments, vector)
+        return builder.load(pointer, align=row.dtype.bitwidth // 8)
+
+    return vector(row, types.intp), codegen
+
+
+@intrinsic
+def store(typing, row, unit, vector):
+    """Write a vector into a contiguous row, from this unit on."""
+
+    def codegen(context, builder, signature, arguments):
+        pointer = _place(context, builder, signature.args[0], arguments, vector)
+        builder.store(arguments[2], pointer, align=row.dtype.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.void(row, types.intp, vector), codegen
+
+
+@intrinsic
+def broadcast(typing, number):
+    """A number in every lane of a vector."""
+    vector = Vector(number, VECTOR_BYTES * 8 // number.bitwidth)
+
+    def codegen(context, builder, signature, arguments):
+        return splat(builder, arguments[0], context.get_value_type(vector))
+
+    return vector(number), codegen
+
+
+def _place(context, builder, kind, arguments, vector):
+    data = context.make_array(kind)(context, builder, arguments[0]).data
+    return builder.bitcast(builder.gep(data, [arguments[1]]), context.get_value_type(vector).as_pointer())
+
+
+@njit(**FLAGS, forceinline=True)
+def square(x):
+    """x²"""
+    return x * x
+
+
+@njit(**FLAGS, forceinline=True)
+def cube(x):
+    """x³"""
+    return x * x * x
+
+
+def _tile(rows: int) -> Any:
+    """``tile(A, a, row, P, p, K, C, c, column, add)``: rows × (2 vectors) of C (+)= A·P, K deep.
+
+    a, p and c are where the tile begins in A, P and C (flat arrays), row and column the distance between rows of A
+    and of C.
+    """
+
+    @intrinsic
+    def tile(typing, A, a, row, P, p, K, C, c, column, add):
+        number = C.dtype
+        lanes = VECTOR_BYTES * 8 // number.bitwidth
+        signature = types.void(A, *[types.intp] * 2, P, *[types.intp] * 2, C, *[types.intp] * 2, types.boolean)
+
+        def codegen(context, builder, signature, arguments):
+            A, a, row, P, p, K, C, c, column, add = arguments
+            vector = ir.VectorType(context.get_data_type(number), lanes)
+            align = number.bitwidth // 8
+
+            def data(k, value, start):
+                return builder.gep(context.make_array(signature.args[k])(context, builder, value).data, [start])
+
+            def vectors(pointer):
+                for v in range(VECTORS):
+                    yield builder.bitcast(builder.gep(pointer, [K.type(v * lanes)]), vector.as_pointer())
+
+            A, P, C = data(0, A, a), data(3, P, p), data(6, C, c)
+            rows_of_C = [builder.gep(C, [builder.mul(column, K.type(r))]) for r in range(rows)]
+            begin, loop, body, end = (builder.append_basic_block(name) for name in ("load", "loop", "body", "end"))
+            entry = builder.block
+            zero = ir.Constant(vector, [0.0] * lanes)
+            builder.cbranch(builder.trunc(add, ir.IntType(1)) if add.type.width > 1 else add, begin, loop)
+            with builder.goto_block(begin):
+                builder.position_at_end(begin)
+                before = [[builder.load(q, align=align) for q in vectors(pointer)] for pointer in rows_of_C]
+                builder.branch(loop)
+            builder.position_at_end(loop)
+            k, A_k, P_k = builder.phi(K.type), builder.phi(A.type), builder.phi(P.type)
+            sums = [[builder.phi(vector) for _ in range(VECTORS)] for _ in range(rows)]
+            for block, start in ((entry, None), (begin, before)):
+                k.add_incoming(K.type(0), block)
+                A_k.add_incoming(A, block)
+                P_k.add_incoming(P, block)
+                for r in range(rows):
+                    for v in range(VECTORS):
+                        sums[r][v].add_incoming(zero if start is None else start[r][v], block)
+            builder.cbranch(builder.icmp_signed("<", k, K), body, end)
+            builder.position_at_end(body)
+            right = [builder.load(q, align=align) for q in vectors(P_k)]
+            for r in range(rows):
+                left = splat(builder, builder.load(builder.gep(A_k, [builder.mul(row, K.type(r))])), vector)
+                for v in range(VECTORS):
+                    sums[r][v].add_incoming(llvm_intrinsic(builder, "fma", left, right[v], sums[r][v]), body)
+            k.add_incoming(builder.add(k, K.type(1)), body)
+            A_k.add_incoming(builder.gep(A_k, [K.type(1)]), body)
+            P_k.add_incoming(builder.gep(P_k, [K.type(VECTORS * lanes)]), body)
+            builder.branch(loop)
+            builder.position_at_end(end)
+            for pointer, values in zip(rows_of_C, sums):
+                for q, value in zip(vectors(pointer), values):
+                    builder.store(value, q, align=align)
+            return context.get_dummy_value()
+
+        return signature, codegen
+
+    return tile
+
+
+_tile8, _tile4, _tile2, _tile1 = (_tile(rows) for rows in (8, 4, 2, 1))
+
+
+@njit(**OPTIONS, cache=True)
+def width(matrix):
+    """Columns of a tile for the type of this array."""
+    return VECTORS * VECTOR_BYTES // matrix.itemsize
+
+
+@njit(**OPTIONS, cache=True)
+def pack(U, transposed):
+    """U (N, K) for products with Uᵀ (K, N), or with U itself (K = rows, N = columns) if not ``transposed``.
+
+    Panels of ``width`` columns, each K × width and contiguous; the last is filled up with zeros.
+    """
+    N, K = U.shape if transposed else U.shape[::-1]
+    w = width(U)
+    P = np.zeros((N + w - 1) // w * w * K, U.dtype)
+    for n in range(N):
+        start = n // w * w * K + n % w
+        for k in range(K):
+            P[start + k * w] = U[n, k] if transposed else U[k, n]
+    return P
+
+
+@njit(**OPTIONS)
+def _panel(A, a, row, M, K, P, p, C, c, column, add):
+    """All rows of one panel."""
+    m = 0
+    while m + 8 <= M:
+        _tile8(A, a + m * row, row, P, p, K, C, c + m * column, column, add)
+        m += 8
+    if m + 4 <= M:
+        _tile4(A, a + m * row, row, P, p, K, C, c + m * column, column, add)
+        m += 4
+    if m + 2 <= M:
+        _tile2(A, a + m * row, row, P, p, K, C, c + m * column, column, add)
+        m += 2
+    if m < M:
+        _tile1(A, a + m * row, row, P, p, K, C, c + m * column, column, add)
+
+
+@njit(**OPTIONS)
+def multiply(A, a, row, M, K, P, C, c, N, add, edge):
+    """C (M, N) = A (M, K)·P, or C += A·P if ``add``.
+
+    A and C are flat arrays in which the matrices begin at a and c; rows of A are ``row`` apart, those of C N.
+    ``edge`` has room for M · width numbers.
+    """
+    column = N
+    w = width(P)
+    whole = N // w
+    for panel in range(whole):
+        _panel(A, a, row, M, K, P, panel * w * K, C, c + panel * w, column, add)
+    rest = N - whole * w
+    if rest:
+        _panel(A, a, row, M, K, P, whole * w * K, edge, 0, w, False)
+        for m in range(M):
+            start = c + m * column + whole * w
+            for n in range(rest):
+                C[start + n] = edge[m * w + n] + (C[start + n] if add else C.dtype.type(0))

@@ -1,0 +1,309 @@
+"""The CPU engine around compiled kernels: an autograd function for eager code, operators for ``torch.compile``.
+
+Both call `_forward` and `_backward`; the function has less overhead.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from longlag.cells import Cell
+from longlag.engines import reference
+from longlag.engines._arguments import Norm, resets_backwards
+from longlag.engines.cpu import kernels as _kernels
+from longlag.engines.cpu import product
+
+DTYPES = {torch.float32: "float32", torch.float64: "float64"}
+WORTH_A_THREAD = 1_000_000  # multiply-adds below which a thread costs more than it brings
+CELLS: dict[str, Cell] = {}  # operators take strings and tensors: a cell travels by its key
+
+
+class Call(NamedTuple):
+    """What a run is given beside the tensors that may need gradients."""
+
+    key: str
+    eps: float
+    mask: Tensor | None
+    lengths: Tensor | None
+    reset: Tensor | None
+    reverse: bool
+
+    @property
+    def cell(self) -> Cell:
+        return CELLS[self.key]
+
+
+class Inputs(NamedTuple):
+    """Tensors that may need gradients (or, as results, their gradients)."""
+
+    x: Tensor | None  # (T, B, I)
+    W: Tensor  # (Gx·H, I)
+    b: Tensor | None  # (Gx·H,)
+    U: Tensor | None  # (Gy·H, H)
+    bias: Tensor | None  # (recurrent-only gates, H)
+    gamma: Tensor | None  # (G, H)
+    beta: Tensor | None
+    state: Sequence[Tensor]  # (B, H) each
+    params: Sequence[Tensor]  # (H,) each
+
+
+class Kept(NamedTuple):
+    """What the backward pass needs of the forward pass."""
+
+    out: Tensor  # (T, B, H)
+    hists: Sequence[Tensor]  # the states at every step, (T, B, H) each
+    a: Tensor  # net inputs, (T, B, Gx, H)
+    rec: Tensor  # U y(t−1), (T, B, Gy, H), where its gates are not those of a; else empty
+    source: Tensor  # what U read, (T, B, H), where that is not simply the step before; else empty
+
+
+def run(
+    cell: Cell,
+    x: Tensor,
+    W: Tensor,
+    b: Tensor | None,
+    U: Tensor | None,
+    state: Sequence[Tensor],
+    params: Sequence[Tensor],
+    *,
+    bias: Tensor | None = None,
+    norm: Norm | None = None,
+    mask: Tensor | None = None,
+    lengths: Tensor | None = None,
+    reset: Tensor | None = None,
+    reverse: bool = False,
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """See `longlag.engines.run`."""
+    CELLS.setdefault(cell.key, cell)
+    only_y = len(cell.gates) - len(cell.input_gates)
+    if bias is None and only_y:
+        bias = x.new_zeros(only_y, W.shape[0] // len(cell.input_gates))
+    gamma, beta, eps = norm or (None, None, 0.0)
+    if torch.compiler.is_compiling():
+        given = (x, W, b, U, bias, gamma, beta, list(state), list(params))
+        results = torch.ops.longlag.recurrent(cell.key, *given, eps, mask, lengths, reset, reverse)
+    else:
+        call = Call(cell.key, eps, mask, lengths, reset, reverse)
+        results = _Recurrent.apply(call, x, W, b, U, bias, gamma, beta, *state, *params)
+    return results[0], tuple(results[1 : 1 + len(cell.fed_back)])
+
+
+class _Recurrent(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, call: Call, *given: Any) -> Any:
+        rest, n = given[7:], len(call.cell.fed_back)
+        save = any(ctx.needs_input_grad)
+        ends, kept = _forward(call, Inputs(*given[:7], rest[:n], rest[n:]), save)
+        if save:
+            ctx.call = call
+            ctx.save_for_backward(*given, kept.out, *kept.hists, kept.a, kept.rec, kept.source)
+        return kept.out, *ends
+
+    @staticmethod
+    def backward(ctx: Any, *d_results: Tensor) -> Any:
+        call, saved = ctx.call, ctx.saved_tensors
+        n, p = len(call.cell.fed_back), len(call.cell.params)
+        rest, (out, *hists, a, rec, source) = saved[7 : 7 + n + p], saved[7 + n + p :]
+        inputs = Inputs(*saved[:7], rest[:n], rest[n:])
+        if torch.is_grad_enabled():  # a backward pass that is itself to be differentiated
+            return (None, *_differentiable_gradients(call, inputs, d_results, ctx.needs_input_grad[1:]))
+        kept = Kept(out, hists, a, rec, source)
+        d = _backward(call, inputs, kept, d_results[0], d_results[1:], ctx.needs_input_grad[1])
+        return (None, *d[:7], *d.state, *d.params)
+
+
+def _differentiable_gradients(
+    call: Call, inputs: Inputs, d_results: Sequence[Tensor], needed: Sequence[bool]
+) -> list[Tensor | None]:
+    """The gradients by the reference engine: its backward pass can be differentiated again."""
+    x, W, b, U, bias, gamma, beta, state, params = inputs
+    norm = None if gamma is None or beta is None else Norm(gamma, beta, call.eps)
+    options = {"mask": call.mask, "lengths": call.lengths, "reset": call.reset, "reverse": call.reverse}
+    net = reference.net_inputs(call.cell, x, W, b)
+    y, ends = reference.run(call.cell, net, U, state, params, bias=bias, norm=norm, **options)
+    flat = [x, W, b, U, bias, gamma, beta, *state, *params]
+    wanted = [value for value, need in zip(flat, needed) if need]
+    grads = iter(torch.autograd.grad([y, *ends], wanted, d_results, create_graph=True, allow_unused=True))
+    return [next(grads) if need else None for need in needed]
+
+
+# ------------------------------------------------------------------------------------------------------- kernels
+def _forward(call: Call, given: Inputs, save: bool) -> tuple[list[Tensor], Kept]:
+    ends, kept = _room(call, given.x, given.W, given.state, save)
+    module = _kernels.kernels(call.cell, DTYPES[given.W.dtype], given.gamma is not None)
+    b = given.W.new_zeros(given.W.shape[0]) if given.b is None else given.b
+    arguments = [*_shared(call, given, kept, forward=True), b.detach().view(kept.a.shape[2:]).numpy()]
+    _over_batch(module.forward, [*arguments, *(end.numpy() for end in ends), call.reverse], given)
+    return ends, kept
+
+
+def _room(call: Call, x: Any, W: Tensor, state: Sequence[Tensor], save: bool) -> tuple[list[Tensor], Kept]:
+    """Empty final states, and what is kept."""
+    cell, (T, B, _) = call.cell, x.shape
+    H, kept_steps = W.shape[0] // len(cell.input_gates), T if save else 1
+    plain = call.mask is None and call.reset is None and not (call.reverse and call.lengths is not None)
+    own_rec = cell.dense and cell.input_gates != cell.recurrent_gates
+    return [x.new_empty(B, H) for _ in state], Kept(
+        out=x.new_empty(T, B, H),
+        hists=[x.new_empty(T, B, H) for _ in cell.states],
+        a=x.new_empty(kept_steps, B, len(cell.input_gates), H),
+        rec=x.new_empty(kept_steps if own_rec else 0, B, len(cell.recurrent_gates), H),
+        source=x.new_empty(0 if plain or not cell.dense else T, B, H),
+    )
+
+
+def _backward(call: Call, given: Inputs, kept: Kept, d_out: Tensor, d_ends: Sequence[Tensor], needs_x: bool) -> Inputs:
+    cell, x, W, a = call.cell, given.x, given.W, kept.a
+    assert x is not None
+    B, H = a.shape[1], a.shape[3]
+    d_a = torch.empty_like(a)
+    d_rec = torch.empty_like(kept.rec) if kept.rec.numel() else d_a
+    d_x = x.new_empty(x.shape if needs_x else (0, 0, 0))
+    d_state = [d.clone(memory_format=torch.contiguous_format) for d in d_ends]
+    d_params = [a.new_zeros(B, H) for _ in cell.params]
+    d_norm = [] if given.gamma is None else [a.new_zeros(B, *given.gamma.shape) for _ in range(2)]
+    module = _kernels.kernels(cell, DTYPES[W.dtype], given.gamma is not None)
+    outputs = [*d_state, d_a, *([d_rec] if kept.rec.numel() else []), d_x, *d_params, *d_norm]
+    arguments = [*_shared(call, given, kept, forward=False), *_arrays(d_out), *(d.numpy() for d in outputs)]
+    _over_batch(module.backward, [*arguments, call.reverse], given)
+    rows = d_a.view(-1, W.shape[0])
+    d_U = d_bias = None
+    if given.U is not None:
+        d_U = _recurrent_gradient(d_rec, kept, given.state[0], call.reverse)
+    if given.bias is not None:
+        only = [k for k, gate in enumerate(cell.recurrent_gates) if gate not in cell.input_gates]
+        d_bias = d_rec[:, :, only].sum((0, 1))
+    return Inputs(
+        x=d_x if needs_x else None,
+        W=rows.t() @ x.reshape(-1, x.shape[-1]),
+        b=None if given.b is None else rows.sum(0),
+        U=d_U,
+        bias=d_bias,
+        gamma=d_norm[0].sum(0) if d_norm else None,
+        beta=d_norm[1].sum(0) if d_norm else None,
+        state=d_state,
+        params=[d.sum(0) for d in d_params],
+    )
+
+
+def _recurrent_gradient(d_rec: Tensor, kept: Kept, y0: Tensor, reverse: bool) -> Tensor:
+    """dU = Σ_t d_rec(t) (what U read at t)ᵀ."""
+    d, out = d_rec.flatten(2), kept.out
+    if kept.source.numel():
+        return d.flatten(0, 1).t() @ kept.source.flatten(0, 1)
+    first, later, before = (-1, slice(None, -1), slice(1, None)) if reverse else (0, slice(1, None), slice(None, -1))
+    d_U = d[first].t() @ y0
+    return d_U.addmm_(d[later].flatten(0, 1).t(), out[before].flatten(0, 1)) if len(out) > 1 else d_U
+
+
+def _arrays(*tensors: Tensor | None) -> list[np.ndarray]:
+    return [value.detach().contiguous().numpy() for value in tensors if value is not None]
+
+
+def _shared(call: Call, given: Inputs, kept: Kept, *, forward: bool) -> list[Any]:
+    """The arguments that ``forward`` and ``backward`` share, in the order of `generate`."""
+    arguments: list[Any] = _arrays(given.x)
+    arguments += [product.pack(*_arrays(given.W), forward), kept.a.numpy()]
+    if given.U is not None:
+        arguments += [product.pack(*_arrays(given.U), forward), kept.source.numpy()]
+    if kept.rec.numel():
+        arguments.append(kept.rec.numpy())
+    arguments += _arrays(given.bias, *given.state, *given.params, given.gamma, given.beta)
+    if given.gamma is not None:
+        arguments.append(arguments[0].dtype.type(call.eps))
+    reset = call.reset
+    if reset is not None and call.reverse:
+        reset = resets_backwards(reset, call.lengths)
+    for value, none in zip((call.mask, call.lengths, reset), _absent(DTYPES[given.W.dtype])):
+        arguments.append(none if value is None else value.detach().contiguous().numpy().astype(none.dtype, copy=False))
+    return [*arguments, kept.out.numpy(), *(hist.numpy() for hist in kept.hists)]
+
+
+@functools.cache
+def _absent(dtype: str) -> tuple[np.ndarray, ...]:
+    """Empty arrays for a mask, lengths and resets that are not there."""
+    return np.empty((0, 0), dtype), np.empty(0, np.int64), np.empty((0, 0), np.bool_)
+
+
+def _over_batch(kernel: Any, arguments: list[Any], given: Inputs) -> None:
+    """Run a kernel on pieces of the batch, one per thread; a row's numbers do not depend on the cut."""
+    assert given.x is not None
+    T, batch, _ = given.x.shape
+    work = T * batch * (given.W.numel() + (0 if given.U is None else given.U.numel()))
+    threads = max(1, min(torch.get_num_threads(), batch, work // WORTH_A_THREAD))
+    if threads == 1 or not _kernels.is_ready(kernel):
+        _kernels.call(kernel, *arguments, 0, batch)
+        return
+    cuts = [batch * k // threads for k in range(threads + 1)]
+    list(_pool().map(lambda k: kernel(*arguments, cuts[k], cuts[k + 1]), range(threads)))
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="longlag")
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)
+
+
+# ------------------------------------------------------------------------------------------------------ operators
+def _operator(key, x, W, b, U, bias, gamma, beta, state, params, *options):
+    call = Call(key, *options)
+    ends, kept = _forward(call, Inputs(x, W, b, U, bias, gamma, beta, state, params), save=True)
+    return [kept.out, *ends, *kept.hists, *kept[2:]]
+
+
+def _operator_fake(key, x, W, b, U, bias, gamma, beta, state, params, *options):
+    ends, kept = _room(Call(key, *options), x, W, state, save=True)
+    return [kept.out, *ends, *kept.hists, *kept[2:]]
+
+
+def _operator_back(key, x, W, b, U, bias, gamma, beta, state, params, *options_and_results):
+    *options, (out, *hists, a, rec, source), d_out, d_ends = options_and_results
+    inputs, kept = Inputs(x, W, b, U, bias, gamma, beta, state, params), Kept(out, hists, a, rec, source)
+    d = _backward(Call(key, *options), inputs, kept, d_out, d_ends, needs_x=True)
+    return [value for value in (*d[:7], *d.state, *d.params) if value is not None]
+
+
+def _operator_back_fake(key, x, W, b, U, bias, gamma, beta, state, params, *options_and_results):
+    flat = [x, W, b, U, bias, gamma, beta, *state, *params]
+    return [value.new_empty(value.shape) for value in flat if value is not None]
+
+
+def _operator_keep(ctx, inputs, output):
+    key, *given, state, params, eps, mask, lengths, reset, reverse = inputs
+    ctx.key, ctx.options, ctx.sizes = key, (eps, mask, lengths, reset, reverse), (len(state), len(params))
+    ctx.save_for_backward(*given, *state, *params, output[0], *output[1 + len(state) :])
+
+
+def _operator_gradients(ctx, d_results):
+    given, rest, (n, p) = ctx.saved_tensors[:7], ctx.saved_tensors[7:], ctx.sizes
+    results = [rest[n + p :], d_results[0], d_results[1 : 1 + n]]
+    flat = iter(
+        torch.ops.longlag.recurrent_backward(ctx.key, *given, rest[:n], rest[n : n + p], *ctx.options, *results)
+    )
+    tensors = [None if value is None else next(flat) for value in given]
+    return None, *tensors, [next(flat) for _ in range(n)], [next(flat) for _ in range(p)], *[None] * 5
+
+
+# Defined through `Library`: `custom_op` would load torch._dynamo, a second, at the first call.
+_ARGUMENTS = (
+    "str key, Tensor x, Tensor W, Tensor? b, Tensor? U, Tensor? bias, Tensor? gamma, Tensor? beta, Tensor[] state, "
+    "Tensor[] params, float eps, Tensor? mask, Tensor? lengths, Tensor? reset, bool reverse"
+)
+_library = torch.library.Library("longlag", "FRAGMENT")
+_library.define(f"recurrent({_ARGUMENTS}) -> Tensor[]")
+_library.define(f"recurrent_backward({_ARGUMENTS}, Tensor[] kept, Tensor d_out, Tensor[] d_ends) -> Tensor[]")
+_library.impl("recurrent", _operator, "CPU")
+_library.impl("recurrent_backward", _operator_back, "CPU")
+torch.library.register_fake("longlag::recurrent", _operator_fake, lib=_library)
+torch.library.register_fake("longlag::recurrent_backward", _operator_back_fake, lib=_library)
+torch.library.register_autograd("longlag::recurrent", _operator_gradients, setup_context=_operator_keep, lib=_library)
