@@ -2,13 +2,13 @@
 
 from longlag.layers import schedules as schedules
 from longlag.layers.echo import EchoState as EchoState
+from longlag.layers.gated import GRU as GRU
+from longlag.layers.gated import LSTM as LSTM
+from longlag.layers.gated import Elman as Elman
 from longlag.layers.jordan import Jordan as Jordan
 from longlag.layers.local import Leaky as Leaky
 from longlag.layers.local import LocalFeedback as LocalFeedback
 from longlag.layers.local_network import LocalFeedbackNetwork as LocalFeedbackNetwork
 from longlag.layers.lstm97 import LSTM97 as LSTM97
-from longlag.layers.recurrent import GRU as GRU
-from longlag.layers.recurrent import LSTM as LSTM
-from longlag.layers.recurrent import Elman as Elman
 from longlag.layers.recurrent import Recurrent as Recurrent
 from longlag.layers.skip import Skip as Skip

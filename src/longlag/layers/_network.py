@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 
 from torch import Tensor
 
@@ -10,6 +11,7 @@ from longlag.layers import _door
 from longlag.layers._module import Layer, State
 
 Parts = tuple[Tensor, ...]
+Step = Callable[[int, Parts], tuple[Tensor, Parts]]
 
 
 class Network(Layer):

@@ -152,7 +152,16 @@ class Jordan(Network):
         self, s: _door.Sequences, state: Parts, targets: Tensor | None = None, tau: Tensor | None = None
     ) -> tuple[Tensor, Parts]:
         R, b, c_out = (getattr(self, name, None) for name in ("weight_hh", "bias_h", "bias_o"))
-        mask, net_x = self._mask(s.batch), linear(s.x, self.weight_ih, b)
+        mask, rest = self._mask(s.batch), self._rest(s.batch)
+        if self._engine(s.x, mask, targets) == "cpu":
+            from longlag.engines.cpu.jordan import Jordan as kernel  # loads Numba
+
+            h = state[1] if R is not None else s.x.new_zeros(s.batch, self.hidden_size)
+            options = (rest[0][0], targets, None if tau is None else tau.squeeze(-1), s.lengths, s.reset)
+            weights = (self.weight_ih, b, self.weight_fb, R, self.weight_ho, c_out)
+            z, *final = kernel.apply((*options, self.feedback == "logits"), s.x, *weights, state[0], h)
+            return z, tuple(final[: len(state)])
+        net_x = linear(s.x, self.weight_ih, b)
 
         def step(t: int, before: Parts) -> tuple[Tensor, Parts]:
             fb, *h = before
@@ -166,7 +175,20 @@ class Jordan(Network):
                 fb = tau[t] * targets[t] + (1 - tau[t]) * fb  # [TF-MIX 4 fb]
             return z, (fb, new_h) if R is not None else (fb,)
 
-        return reference.scan(step, s.steps, state, rest=self._rest(s.batch), lengths=s.lengths, reset=s.reset)
+        return reference.scan(step, s.steps, state, rest=rest, lengths=s.lengths, reset=s.reset)
+
+    def _engine(self, x: Tensor, mask: Tensor | None, targets: Tensor | None) -> str:
+        """The engine for this call; the compiled one knows soft feedback and constant targets only."""
+        obstacles = {
+            f"feedback={self.feedback!r}": self.feedback not in ("soft", "logits"),
+            "recurrent_dropout": mask is not None,
+            "torch.compile": torch.compiler.is_compiling(),
+            "targets with gradients": targets is not None and targets.requires_grad,
+        }
+        found = [text for text, there in obstacles.items() if there]
+        if found and self.engine == "cpu":
+            raise ValueError(f"Jordan: engine 'cpu' does not serve {found[0]}; engine='reference' does")
+        return "reference" if found else engines.choose(self.engine, x)[0]
 
     def _fed_back(self, z: Tensor) -> Tensor:
         """q(t) from the logits."""

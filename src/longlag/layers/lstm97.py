@@ -11,7 +11,7 @@ from torch.nn.functional import linear
 from longlag import engines
 from longlag.engines import reference
 from longlag.layers import _door
-from longlag.layers._network import Network, Parts
+from longlag.layers._network import Network, Parts, Step
 
 SQUASH = ("4s-2", "2s-1", "logistic", "tanh", "identity")
 BIASES = ("hidden", "gates", "cells", "output")
@@ -198,30 +198,47 @@ class LSTM97(Network):
         return w, torch.cat([w.new_zeros(n) if b is None else b for (_, n), b in zip(parts, biases)])
 
     def _run(self, s: _door.Sequences, state: Parts) -> tuple[Tensor, Parts]:
+        w, b = self.weights()
+        mask, n = self._mask(s.batch), self.input_size
+        engine, _ = engines.choose(self.engine, s.x)
+        if engine == "cpu" and self.blocks:
+            from longlag.engines.cpu import lstm97, run  # loads Numba
+
+            layout = (self.hidden_units, self.blocks, self.block_size, int(self.output_gates))
+            units = lstm97.Blocks(self.g, self.h, layout, dense=self.recurrent)
+            U, mask = (w[:, n:], mask) if self.recurrent else (None, None)
+            y, final = run.run(units, s.x, w[:, :n], b, U, state, (), mask=mask, lengths=s.lengths, reset=s.reset)
+        else:
+            step = self._stepper(linear(s.x, w[:, :n], b), w[:, n:] if self.recurrent else None, mask)
+            y, final = reference.scan(step, s.steps, state, lengths=s.lengths, reset=s.reset)
+        y_hid, _, _, y_cell = y.split(list(self.sections.values()), -1)
+        output = self.read_out(s.x, y_hid, y_cell)
+        if s.lengths is not None:
+            active = torch.arange(s.steps, device=y.device)[:, None] < s.lengths
+            output = torch.where(active.unsqueeze(-1), output, torch.zeros_like(output))
+        return output, final
+
+    def _stepper(self, net_x: Tensor, w_y: Tensor | None, mask: Tensor | None) -> Step:
         from longlag.cells import memory_cell
 
-        w, b = self.weights()
-        mask, net_x = self._mask(s.batch), linear(s.x, w[:, : self.input_size], b)
-        w_y = w[:, self.input_size :] if self.recurrent else None
         cell = memory_cell(self.g, self.h, self.output_gates)
         sizes = list(self.sections.values())
 
         def step(t: int, before: Parts) -> tuple[Tensor, Parts]:
-            y, c = before  # c: the papers' s, the cells' internal states
+            y, s = before
             net = net_x[t]
             if w_y is not None:
                 net = net + linear(y if mask is None else y * mask, w_y)  # [LSTM-97 2 x̃]
-            hid, ig, og, a = net.split(sizes, -1)  # [LSTM-97 2 net]
+            hid, ig, og, a = net.split(sizes, -1)
             each = lambda gate: gate.repeat_interleave(self.block_size, -1)  # noqa: E731  (gates serve a block)
-            y_cell, c = cell.step(each(ig), a, *([each(og)] if self.output_gates else []), c)
-            y_hid = torch.sigmoid(hid)  # [LSTM-97 2 hid]
-            y = torch.cat([y_hid, torch.sigmoid(ig), torch.sigmoid(og), y_cell], -1)
-            return self.read_out(s.x[t], y_hid, y_cell), (y, c)
+            y_cell, s = cell.step(each(ig), a, *([each(og)] if self.output_gates else []), s)
+            y = torch.cat([torch.sigmoid(torch.cat([hid, ig, og], -1)), y_cell], -1)
+            return y, (y, s)
 
-        return reference.scan(step, s.steps, state, lengths=s.lengths, reset=s.reset)
+        return step
 
     def read_out(self, x: Tensor, y_hid: Tensor, y_cell: Tensor) -> Tensor:
-        """The output units, from one step's input and new activations."""
+        """The output units, from inputs and new activations (…, n)."""
         seen = torch.cat([*([x] if self.input_to_output else []), y_hid, y_cell], -1)
         if self.output_size is None:
             return torch.cat([y_hid, y_cell], -1)

@@ -60,6 +60,8 @@ class Skip(Stack):
         if options.get("norm") is not None:
             raise ValueError(f"Skip: norm must be None, got {options.get('norm')!r}")
         engines.check("Skip", options.get("engine", "auto"))
+        if options.get("engine") == "cpu":
+            raise ValueError("Skip: engine 'cpu' does not know delays; engine='reference' does")
         self.delays = tuple(_door.positive("Skip", "delays", d, least=2) for d in delays)
         if len(set(self.delays)) != len(self.delays):
             raise ValueError(f"Skip: delays must differ from each other, got {self.delays}")

@@ -112,6 +112,19 @@ def where_negative(typing, x, then, otherwise):
 
 
 @intrinsic
+def where_positive(typing, x, then):
+    """x > 0 ? then : 0, then a number; NaN stays."""
+
+    def codegen(context, builder, signature, arguments):
+        x, then = arguments[0], splat(builder, arguments[1], arguments[0].type)
+        zero = ir.Constant(x.type, None)
+        otherwise = builder.select(builder.fcmp_unordered("uno", x, x), x, zero)
+        return builder.select(builder.fcmp_ordered(">", x, zero), then, otherwise)
+
+    return x(x, then), codegen
+
+
+@intrinsic
 def magnitude(typing, x):
     """|x|"""
     return x(x), lambda context, builder, signature, arguments: llvm_intrinsic(builder, "fabs", *arguments)
@@ -231,8 +244,8 @@ def relu_of(f: Format):
 
 def step_of(f: Format):
     """The derivative of relu for one format."""
-    zero, one = f.number(0), f.number(1)
-    return lambda x: one if x > zero else (zero if x <= zero else x)
+    one = f.number(1)
+    return lambda x: where_positive(x, one)
 
 
 def implement(stub, maker):

@@ -127,7 +127,9 @@ def source(cell: Cell, dtype: str, norm: bool) -> str:
 
 
 class _Writer:
-    def __init__(self, cell: Cell, dtype: str, norm: bool) -> None:
+    extra: tuple[str, ...] = ()  # further arguments that are handed to the units
+
+    def __init__(self, cell: Any, dtype: str, norm: bool) -> None:
         self.cell, self.dtype, self.norm = cell, dtype, norm
         self.only_y = [g for g in cell.gates if g not in cell.input_gates]
         self.same_gates = cell.input_gates == cell.recurrent_gates  # then U y is added into a
@@ -213,7 +215,7 @@ class _Writer:
         names += ["bias_y"] if self.only_y else []
         names += [f"{s}_0" for s in cell.fed_back] + [f"{p}_all" for p in cell.params]
         names += ["gamma", "beta", "eps"] if self.norm else []
-        return [*names, "mask", "lengths", "reset", "out", *(f"{s}_all" for s in cell.states)]
+        return [*names, "mask", "lengths", "reset", *self.extra, "out", *(f"{s}_all" for s in cell.states)]
 
     def prologue(self) -> list[str]:
         lines = ["T, B, I = x.shape", "_, _, Gx, H = a.shape", "M = last - first", "zero = np.zeros(H, a.dtype)"]
@@ -234,7 +236,8 @@ class _Writer:
         lines = ["fresh = n == 0 or (reverse and lengths.size > 0 and t == lengths[b] - 1)"] if rows else []
         lines += ["blank = reset.size > 0 and reset[t, b]"] if rows else []
         for s, array in rows.items():
-            lines.append(f"{s}_row = zero if blank else ({s}_0[b] if fresh else {array}[back, b])")
+            zero = "zero" if s == "y" else f"zero[:{s}_0.shape[1]]"
+            lines.append(f"{s}_row = {zero} if blank else ({s}_0[b] if fresh else {array}[back, b])")
         for s in self.masked_rows():
             lines += ["if mask.size > 0:", f"    for j in range(H): {s}_masked[j] = {s}_row[j] * mask[b, j]"]
             lines += [f"    {s}_row = {s}_masked"]
@@ -271,7 +274,7 @@ class _Writer:
         body = ["if lengths.size > 0 and t >= lengths[b]:", "    out[t, b] = number(0)", "    continue"]
         body += [*self.before(), *self.gates()]
         new = ["out[t, b]", *(f"{s}_all[t, b]" for s in cell.states)]
-        body += [f"units({', '.join(['H', *self.rows_in(), *new])})"]
+        body += [f"units({', '.join(['H', *self.rows_in(), *new, *self.extra])})"]
         end = ["end = 0 if reverse else (lengths[b] - 1 if lengths.size > 0 else T - 1)"]
         end += [f"{s}_end[b] = {'out' if s == 'y' else f'{s}_all'}[end, b]" for s in cell.fed_back]
         flat = ["x", "a", *(["source", "y_0", "out"] if cell.dense else []), *(["rec"] if self.own_rec else [])]
@@ -296,7 +299,7 @@ class _Writer:
         rows = [*self.rows_in(), "out[t, b]", *(f"{s}_all[t, b]" for s in cell.states), "dOut[t, b]"]
         rows += [f"d_{o}[b]" for o in cell.outputs if o != "y" or self.y_back]
         rows += [f"d_{g}_row" for g in cell.gates] + [f"d_{p}[b]" for p in cell.params]
-        body += [f"units_back({', '.join(['H', *rows])})"]
+        body += [f"units_back({', '.join(['H', *rows, *self.extra])})"]
         for k, g in enumerate(cell.gates if self.norm else ()):
             body += [f"normalise_back(d_{g}_row, gamma[{k}], normal[1, {k}], scale_{g}, dGamma[b, {k}], dBeta[b, {k}])"]
         for k, g in enumerate(cell.recurrent_gates):

@@ -37,8 +37,10 @@ def folder() -> Path:
 
 
 @functools.cache
-def kernels(cell: Cell, dtype: str, norm: bool) -> ModuleType:
+def kernels(cell: Any, dtype: str, norm: bool) -> ModuleType:
     """The module of `generate.source`, compiled when called."""
+    if not isinstance(cell, Cell):  # units in blocks write their own
+        return cell.kernels(dtype, norm)
     return load(f"{cell.name}_{dtype}{'_norm' if norm else ''}", generate.source(cell, dtype, norm))
 
 
@@ -72,7 +74,7 @@ def call(kernel: Any, *arguments: Any) -> None:
     if kernel in _ready:
         kernel(*arguments)
         return
-    name = f"{kernel.__module__.removeprefix('longlag_kernel_')}.{kernel.__name__}"
+    name = f"{kernel.__module__.removeprefix('longlag_kernel_').rpartition('.')[2]}.{kernel.__name__}"
     start = time.perf_counter()
     with _announced(name.partition(".")[0]):
         try:

@@ -5,6 +5,7 @@ a batch is cut into threads. The tile (8 rows × 2 vectors) is written as LLVM v
 kept in registers.
 """
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -75,20 +76,20 @@ def cube(x):
 
 
 def _tile(rows: int) -> Any:
-    """``tile(A, a, row, P, p, K, C, c, column, add)``: rows × (2 vectors) of C (+)= A·P, K deep.
+    """``tile(A, a, row, deep, P, p, K, C, c, column, add)``: rows × (2 vectors) of C (+)= A·P, K deep.
 
     a, p and c are where the tile begins in A, P and C (flat arrays), row and column the distance between rows of A
-    and of C.
+    and of C, deep that between columns of A.
     """
 
     @intrinsic
-    def tile(typing, A, a, row, P, p, K, C, c, column, add):
+    def tile(typing, A, a, row, deep, P, p, K, C, c, column, add):
         number = C.dtype
         lanes = VECTOR_BYTES * 8 // number.bitwidth
-        signature = types.void(A, *[types.intp] * 2, P, *[types.intp] * 2, C, *[types.intp] * 2, types.boolean)
+        signature = types.void(A, *[types.intp] * 3, P, *[types.intp] * 2, C, *[types.intp] * 2, types.boolean)
 
         def codegen(context, builder, signature, arguments):
-            A, a, row, P, p, K, C, c, column, add = arguments
+            A, a, row, deep, P, p, K, C, c, column, add = arguments
             vector = ir.VectorType(context.get_data_type(number), lanes)
             align = number.bitwidth // 8
 
@@ -99,26 +100,16 @@ def _tile(rows: int) -> Any:
                 for v in range(VECTORS):
                     yield builder.bitcast(builder.gep(pointer, [K.type(v * lanes)]), vector.as_pointer())
 
-            A, P, C = data(0, A, a), data(3, P, p), data(6, C, c)
-            rows_of_C = [builder.gep(C, [builder.mul(column, K.type(r))]) for r in range(rows)]
-            begin, loop, body, end = (builder.append_basic_block(name) for name in ("load", "loop", "body", "end"))
-            entry = builder.block
-            zero = ir.Constant(vector, [0.0] * lanes)
-            builder.cbranch(builder.trunc(add, ir.IntType(1)) if add.type.width > 1 else add, begin, loop)
-            with builder.goto_block(begin):
-                builder.position_at_end(begin)
-                before = [[builder.load(q, align=align) for q in vectors(pointer)] for pointer in rows_of_C]
-                builder.branch(loop)
+            A, P, C = data(0, A, a), data(4, P, p), data(7, C, c)
+            entry, loop, body, end = builder.block, *(builder.append_basic_block(n) for n in ("loop", "body", "end"))
+            builder.branch(loop)
             builder.position_at_end(loop)
             k, A_k, P_k = builder.phi(K.type), builder.phi(A.type), builder.phi(P.type)
             sums = [[builder.phi(vector) for _ in range(VECTORS)] for _ in range(rows)]
-            for block, start in ((entry, None), (begin, before)):
-                k.add_incoming(K.type(0), block)
-                A_k.add_incoming(A, block)
-                P_k.add_incoming(P, block)
-                for r in range(rows):
-                    for v in range(VECTORS):
-                        sums[r][v].add_incoming(zero if start is None else start[r][v], block)
+            for phi, start in ((k, K.type(0)), (A_k, A), (P_k, P)):
+                phi.add_incoming(start, entry)
+            for phi in itertools.chain(*sums):
+                phi.add_incoming(ir.Constant(vector, None), entry)
             builder.cbranch(builder.icmp_signed("<", k, K), body, end)
             builder.position_at_end(body)
             right = [builder.load(q, align=align) for q in vectors(P_k)]
@@ -127,13 +118,21 @@ def _tile(rows: int) -> Any:
                 for v in range(VECTORS):
                     sums[r][v].add_incoming(llvm_intrinsic(builder, "fma", left, right[v], sums[r][v]), body)
             k.add_incoming(builder.add(k, K.type(1)), body)
-            A_k.add_incoming(builder.gep(A_k, [K.type(1)]), body)
+            A_k.add_incoming(builder.gep(A_k, [deep]), body)
             P_k.add_incoming(builder.gep(P_k, [K.type(VECTORS * lanes)]), body)
             builder.branch(loop)
             builder.position_at_end(end)
-            for pointer, values in zip(rows_of_C, sums):
-                for q, value in zip(vectors(pointer), values):
-                    builder.store(value, q, align=align)
+            targets = [list(vectors(builder.gep(C, [builder.mul(column, K.type(r))]))) for r in range(rows)]
+            with builder.if_else(add if add.type.width == 1 else builder.trunc(add, ir.IntType(1))) as (
+                then,
+                otherwise,
+            ):
+                with then:  # added at the end, not the start: sums in blocks lose less to rounding
+                    for q, value in zip(itertools.chain(*targets), itertools.chain(*sums)):
+                        builder.store(builder.fadd(builder.load(q, align=align), value), q, align=align)
+                with otherwise:
+                    for q, value in zip(itertools.chain(*targets), itertools.chain(*sums)):
+                        builder.store(value, q, align=align)
             return context.get_dummy_value()
 
         return signature, codegen
@@ -171,16 +170,16 @@ def _panel(A, a, row, M, K, P, p, C, c, column, add):
     """All rows of one panel."""
     m = 0
     while m + 8 <= M:
-        _tile8(A, a + m * row, row, P, p, K, C, c + m * column, column, add)
+        _tile8(A, a + m * row, row, 1, P, p, K, C, c + m * column, column, add)
         m += 8
     if m + 4 <= M:
-        _tile4(A, a + m * row, row, P, p, K, C, c + m * column, column, add)
+        _tile4(A, a + m * row, row, 1, P, p, K, C, c + m * column, column, add)
         m += 4
     if m + 2 <= M:
-        _tile2(A, a + m * row, row, P, p, K, C, c + m * column, column, add)
+        _tile2(A, a + m * row, row, 1, P, p, K, C, c + m * column, column, add)
         m += 2
     if m < M:
-        _tile1(A, a + m * row, row, P, p, K, C, c + m * column, column, add)
+        _tile1(A, a + m * row, row, 1, P, p, K, C, c + m * column, column, add)
 
 
 @njit(**OPTIONS)
@@ -202,3 +201,37 @@ def multiply(A, a, row, M, K, P, C, c, N, add, edge):
             start = c + m * column + whole * w
             for n in range(rest):
                 C[start + n] = edge[m * w + n] + (C[start + n] if add else C.dtype.type(0))
+
+
+BLOCK = 256  # steps of a sum taken at a time, so that both factors stay in the cache
+
+
+@njit(**OPTIONS, cache=True)
+def sum_of_outer_products(A, B, C, first, last):
+    """Rows 8·first : 8·last of C (M, N) = Aᵀ·B for A (K, M) and B (K, N); C has whole tiles: its sizes are rounded up.
+
+    Every entry is summed over K in one fixed order, whatever rows are computed elsewhere.
+    """
+    K, M = A.shape
+    N, w = B.shape[1], width(B)
+    columns = C.shape[1]
+    left, right = np.zeros(BLOCK * 8, A.dtype), np.zeros(columns * BLOCK, A.dtype)
+    c = C.reshape(-1)
+    for start in range(0, K, BLOCK):
+        depth = min(BLOCK, K - start)
+        for panel in range(columns // w):
+            for k in range(depth):
+                for n in range(panel * w, min(N, panel * w + w)):
+                    right[panel * w * BLOCK + k * w + n - panel * w] = B[start + k, n]
+        for tile in range(first, last):
+            if tile * 8 + 8 <= M:
+                for k in range(depth):
+                    for m in range(8):
+                        left[k * 8 + m] = A[start + k, tile * 8 + m]
+            else:
+                for k in range(depth):
+                    for m in range(M - tile * 8):
+                        left[k * 8 + m] = A[start + k, tile * 8 + m]
+            for panel in range(columns // w):
+                at = tile * 8 * columns + panel * w
+                _tile8(left, 0, 1, 8, right, panel * w * BLOCK, depth, c, at, columns, start > 0)

@@ -20,10 +20,11 @@ from longlag.engines import reference
 from longlag.engines._arguments import Norm, resets_backwards
 from longlag.engines.cpu import kernels as _kernels
 from longlag.engines.cpu import product
+from longlag.engines.cpu.lstm97 import Blocks
 
 DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 WORTH_A_THREAD = 1_000_000  # multiply-adds below which a thread costs more than it brings
-CELLS: dict[str, Cell] = {}  # operators take strings and tensors: a cell travels by its key
+CELLS: dict[str, Cell | Blocks] = {}  # operators take strings and tensors: a cell travels by its key
 
 
 class Call(NamedTuple):
@@ -37,7 +38,7 @@ class Call(NamedTuple):
     reverse: bool
 
     @property
-    def cell(self) -> Cell:
+    def cell(self) -> Any:
         return CELLS[self.key]
 
 
@@ -66,7 +67,7 @@ class Kept(NamedTuple):
 
 
 def run(
-    cell: Cell,
+    cell: Cell | Blocks,
     x: Tensor,
     W: Tensor,
     b: Tensor | None,
@@ -103,20 +104,18 @@ class _Recurrent(torch.autograd.Function):
         save = any(ctx.needs_input_grad)
         ends, kept = _forward(call, Inputs(*given[:7], rest[:n], rest[n:]), save)
         if save:
-            ctx.call = call
-            ctx.save_for_backward(*given, kept.out, *kept.hists, kept.a, kept.rec, kept.source)
+            ctx.call, ctx.kept = call, kept[1:]
+            ctx.save_for_backward(kept.out, *given)  # an output may not hang on ctx itself: that would be a cycle
         return kept.out, *ends
 
     @staticmethod
     def backward(ctx: Any, *d_results: Tensor) -> Any:
-        call, saved = ctx.call, ctx.saved_tensors
-        n, p = len(call.cell.fed_back), len(call.cell.params)
-        rest, (out, *hists, a, rec, source) = saved[7 : 7 + n + p], saved[7 + n + p :]
-        inputs = Inputs(*saved[:7], rest[:n], rest[n:])
+        call, (out, *given) = ctx.call, ctx.saved_tensors
+        rest, n = given[7:], len(call.cell.fed_back)
+        inputs = Inputs(*given[:7], rest[:n], rest[n:])
         if torch.is_grad_enabled():  # a backward pass that is itself to be differentiated
             return (None, *_differentiable_gradients(call, inputs, d_results, ctx.needs_input_grad[1:]))
-        kept = Kept(out, hists, a, rec, source)
-        d = _backward(call, inputs, kept, d_results[0], d_results[1:], ctx.needs_input_grad[1])
+        d = _backward(call, inputs, Kept(out, *ctx.kept), d_results[0], d_results[1:], ctx.needs_input_grad[1])
         return (None, *d[:7], *d.state, *d.params)
 
 
@@ -124,6 +123,8 @@ def _differentiable_gradients(
     call: Call, inputs: Inputs, d_results: Sequence[Tensor], needed: Sequence[bool]
 ) -> list[Tensor | None]:
     """The gradients by the reference engine: its backward pass can be differentiated again."""
+    if isinstance(call.cell, Blocks):
+        raise RuntimeError("engine 'cpu' cannot differentiate LSTM97 twice; engine='reference' can")
     x, W, b, U, bias, gamma, beta, state, params = inputs
     norm = None if gamma is None or beta is None else Norm(gamma, beta, call.eps)
     options = {"mask": call.mask, "lengths": call.lengths, "reset": call.reset, "reverse": call.reverse}
@@ -151,9 +152,10 @@ def _room(call: Call, x: Any, W: Tensor, state: Sequence[Tensor], save: bool) ->
     H, kept_steps = W.shape[0] // len(cell.input_gates), T if save else 1
     plain = call.mask is None and call.reset is None and not (call.reverse and call.lengths is not None)
     own_rec = cell.dense and cell.input_gates != cell.recurrent_gates
-    return [x.new_empty(B, H) for _ in state], Kept(
+    sizes = dict(zip(cell.fed_back, [s.shape[-1] for s in state]))
+    return [x.new_empty(B, n) for n in sizes.values()], Kept(
         out=x.new_empty(T, B, H),
-        hists=[x.new_empty(T, B, H) for _ in cell.states],
+        hists=[x.new_empty(T, B, sizes[s]) for s in cell.states],
         a=x.new_empty(kept_steps, B, len(cell.input_gates), H),
         rec=x.new_empty(kept_steps if own_rec else 0, B, len(cell.recurrent_gates), H),
         source=x.new_empty(0 if plain or not cell.dense else T, B, H),
@@ -183,7 +185,7 @@ def _backward(call: Call, given: Inputs, kept: Kept, d_out: Tensor, d_ends: Sequ
         d_bias = d_rec[:, :, only].sum((0, 1))
     return Inputs(
         x=d_x if needs_x else None,
-        W=rows.t() @ x.reshape(-1, x.shape[-1]),
+        W=_outer(rows, x.reshape(-1, x.shape[-1])),
         b=None if given.b is None else rows.sum(0),
         U=d_U,
         bias=d_bias,
@@ -196,12 +198,21 @@ def _backward(call: Call, given: Inputs, kept: Kept, d_out: Tensor, d_ends: Sequ
 
 def _recurrent_gradient(d_rec: Tensor, kept: Kept, y0: Tensor, reverse: bool) -> Tensor:
     """dU = Σ_t d_rec(t) (what U read at t)ᵀ."""
-    d, out = d_rec.flatten(2), kept.out
-    if kept.source.numel():
-        return d.flatten(0, 1).t() @ kept.source.flatten(0, 1)
-    first, later, before = (-1, slice(None, -1), slice(1, None)) if reverse else (0, slice(1, None), slice(None, -1))
-    d_U = d[first].t() @ y0
-    return d_U.addmm_(d[later].flatten(0, 1).t(), out[before].flatten(0, 1)) if len(out) > 1 else d_U
+    heard = kept.source
+    if not heard.numel():
+        heard = torch.cat([kept.out[1:], y0.unsqueeze(0)] if reverse else [y0.unsqueeze(0), kept.out[:-1]])
+    return _outer(d_rec.flatten(2).flatten(0, 1), heard.flatten(0, 1))
+
+
+def _outer(A: Tensor, B: Tensor) -> Tensor:
+    """Aᵀ·B (M, N) for A (K, M) and B (K, N), the same bits for any number of threads."""
+    (K, M), N = A.shape, B.shape[1]
+    width = product.VECTORS * product.LANES[np.float32 if A.dtype == torch.float32 else np.float64]
+    tiles = -(-M // 8)
+    C = A.new_empty(tiles * 8, -(-N // width) * width)
+    arrays = [A.detach().numpy(), B.detach().contiguous().numpy(), C.numpy()]
+    _in_pieces(product.sum_of_outer_products, arrays, tiles, K * M * N)
+    return C[:M, :N]
 
 
 def _arrays(*tensors: Tensor | None) -> list[np.ndarray]:
@@ -224,6 +235,7 @@ def _shared(call: Call, given: Inputs, kept: Kept, *, forward: bool) -> list[Any
         reset = resets_backwards(reset, call.lengths)
     for value, none in zip((call.mask, call.lengths, reset), _absent(DTYPES[given.W.dtype])):
         arguments.append(none if value is None else value.detach().contiguous().numpy().astype(none.dtype, copy=False))
+    arguments += call.cell.extra if isinstance(call.cell, Blocks) else ()
     return [*arguments, kept.out.numpy(), *(hist.numpy() for hist in kept.hists)]
 
 
@@ -234,15 +246,20 @@ def _absent(dtype: str) -> tuple[np.ndarray, ...]:
 
 
 def _over_batch(kernel: Any, arguments: list[Any], given: Inputs) -> None:
-    """Run a kernel on pieces of the batch, one per thread; a row's numbers do not depend on the cut."""
+    """Run a kernel on the batch; a row's numbers do not depend on how it is cut."""
     assert given.x is not None
     T, batch, _ = given.x.shape
     work = T * batch * (given.W.numel() + (0 if given.U is None else given.U.numel()))
-    threads = max(1, min(torch.get_num_threads(), batch, work // WORTH_A_THREAD))
+    _in_pieces(kernel, arguments, batch, work)
+
+
+def _in_pieces(kernel: Any, arguments: list[Any], size: int, work: int) -> None:
+    """``kernel(*arguments, first, last)`` over 0:size, one piece per thread."""
+    threads = max(1, min(torch.get_num_threads(), size, work // WORTH_A_THREAD))
     if threads == 1 or not _kernels.is_ready(kernel):
-        _kernels.call(kernel, *arguments, 0, batch)
+        _kernels.call(kernel, *arguments, 0, size)
         return
-    cuts = [batch * k // threads for k in range(threads + 1)]
+    cuts = [size * k // threads for k in range(threads + 1)]
     list(_pool().map(lambda k: kernel(*arguments, cuts[k], cuts[k + 1]), range(threads)))
 
 

@@ -1,0 +1,177 @@
+"""The contract of engines: every output and every gradient of the compiled one equals the reference's."""
+
+import itertools
+
+import helpers
+import pytest
+import torch
+
+import longlag as ll
+from longlag import engines
+from longlag.engines import Norm
+
+# float32: relative to the largest entry; weights are scaled so that the dynamics do not amplify rounding
+TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-12}
+OPTIONS = list(itertools.product((False, True), repeat=4))
+
+
+def problem(cell, dtype, *, T, B, inputs, H, norm, ragged, reset, mask):
+    """Everything `engines.run` takes, drawn at random; gradients are wanted for all floating tensors."""
+    generator = torch.Generator().manual_seed(T * 100 + B * 10 + H)
+
+    def draw(*shape, scale=1.0):
+        value = (torch.rand(*shape, dtype=torch.float64, generator=generator) * 2 - 1) * scale
+        return value.to(dtype).requires_grad_()
+
+    gx, gy, only_y = len(cell.input_gates), len(cell.recurrent_gates), len(cell.gates) - len(cell.input_gates)
+    given = {
+        "x": draw(T, B, inputs),
+        "W": draw(gx * H, inputs, scale=inputs**-0.5),
+        "b": draw(gx * H, scale=0.5),
+        "U": draw(gy * H, H, scale=H**-0.5) if cell.dense else None,
+        "state": [draw(B, H) for _ in cell.fed_back],
+        "params": [(draw(H, scale=0.2).detach() + 0.9).requires_grad_() for _ in cell.params],
+    }
+    options = {
+        "bias": draw(only_y, H) if only_y else None,
+        "norm": Norm(draw(len(cell.gates), H), draw(len(cell.gates), H), 1e-5) if norm else None,
+        "mask": (torch.rand(B, H, generator=generator) < 0.7).to(dtype) if mask else None,
+        "lengths": torch.randint(1, T + 1, (B,), generator=generator) if ragged else None,
+        "reset": torch.rand(T, B, generator=generator) < 0.3 if reset else None,
+    }
+    leaves = [given["x"], given["W"], given["b"], given["U"], options["bias"], *(options["norm"] or ())[:2]]
+    return given, options, [v for v in [*leaves, *given["state"], *given["params"]] if v is not None]
+
+
+def results(engine, cell, given, options, leaves, reverse):
+    y, final = engines.run(engine, cell, *given.values(), **options, reverse=reverse)
+    weights = torch.Generator().manual_seed(7)
+    seen = [y, *final]
+    loss = sum((v * torch.randn(v.shape, dtype=torch.float64, generator=weights).to(v)).sum() for v in seen)
+    return [*seen, *torch.autograd.grad(loss, leaves)]
+
+
+def assert_same(ours, theirs, dtype, exact=None):
+    """Relative to the largest entry; where ``exact`` is given, not more than 4 times the reference's own error."""
+    for k, (mine, reference) in enumerate(zip(ours, theirs, strict=True)):
+        if mine.numel():
+            assert torch.isfinite(mine).all()
+            allowed = TOLERANCE[dtype] * reference.abs().max().clamp(min=1e-3)
+            if exact is not None:
+                allowed = torch.maximum(allowed, 4 * (reference - exact[k]).abs().max())
+            assert (mine - reference).abs().max() <= allowed
+
+
+def in_float64(given, options):
+    """The same problem in float64, and its leaves."""
+    wide = torch.utils._pytree.tree_map(
+        lambda v: v.detach().double().requires_grad_() if v is not None and v.is_floating_point() else v,
+        (given, {**options, "norm": None}),
+        is_leaf=lambda v: v is None or isinstance(v, torch.Tensor),
+    )
+    norm = options["norm"] and Norm(*(v.detach().double().requires_grad_() for v in options["norm"][:2]), 1e-5)
+    given, options = wide[0], {**wide[1], "norm": norm}
+    leaves = [given["x"], given["W"], given["b"], given["U"], options["bias"], *(norm or ())[:2]]
+    return given, options, [v for v in [*leaves, *given["state"], *given["params"]] if v is not None]
+
+
+CASES = [
+    (name, dtype, norm)
+    for name, dtype, norm in itertools.product(helpers.CELLS, TOLERANCE, (False, True))
+    if name in helpers.NAMED
+    or name == "user_everything"
+    or (dtype == torch.float64 and not norm)  # compiling takes long
+]
+
+
+@pytest.mark.parametrize(("name", "dtype", "norm"), CASES)
+def test_every_cell_equals_the_reference(name, dtype, norm):
+    cell = helpers.CELLS[name]
+    # after normalisation two units are ±1 whatever they were: their gradients are rounding errors
+    sizes = itertools.cycle([(7, 5, 3, 19), (1, 1, 1, 5 if norm else 1), (4, 3, 2, 16), (3, 9, 5, 33)])
+    for ragged, reset, mask, reverse in OPTIONS:
+        T, B, inputs, H = next(sizes)
+        drawn = problem(cell, dtype, T=T, B=B, inputs=inputs, H=H, norm=norm, ragged=ragged, reset=reset, mask=mask)
+        ours, theirs = (results(engine, cell, *drawn, reverse) for engine in ("cpu", "reference"))
+        exact = results("reference", cell, *in_float64(*drawn[:2]), reverse) if dtype == torch.float32 else None
+        assert_same(ours, theirs, dtype, exact)
+
+
+FUSED = [name for name in helpers.LAYERS if not name.startswith("skip") and name != "jordan_argmax"]
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_every_layer_equals_the_reference(name):
+    x = torch.rand(5, 3, 3, dtype=torch.float64)
+    lengths, reset = torch.tensor([5, 1, 3]), torch.rand(5, 3) < 0.3
+    gathered = []
+    for engine in ("cpu", "reference"):
+        layer = helpers.LAYERS[name](engine=engine)
+        inputs = x.clone().requires_grad_()
+        y, state = layer(inputs, lengths=lengths, reset=reset)
+        parts = [y, *(state if isinstance(state, tuple) else (state,))]
+        loss = sum((part * torch.linspace(-1, 1, part.numel(), dtype=part.dtype).view_as(part)).sum() for part in parts)
+        wanted = [inputs, *(p for p in layer.parameters() if p.requires_grad)]
+        grads = torch.autograd.grad(loss, wanted, allow_unused=True)
+        gathered.append([*parts, *(torch.zeros_like(w) if g is None else g for g, w in zip(grads, wanted))])
+    assert_same(*gathered, torch.float64)
+
+
+def test_results_are_the_same_bits_for_any_number_of_threads(monkeypatch):
+    from longlag.engines.cpu import run
+
+    monkeypatch.setattr(run, "WORTH_A_THREAD", 1)
+    cell = helpers.CELLS["lstm"]
+    drawn = problem(cell, torch.float32, T=9, B=7, inputs=5, H=37, norm=False, ragged=True, reset=True, mask=True)
+    try:
+        gathered = []
+        for threads in (1, 2, 3, 7):
+            torch.set_num_threads(threads)
+            gathered.append(results("cpu", cell, *drawn, False))
+    finally:
+        torch.set_num_threads(1)
+    for other in gathered[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(gathered[0], other))
+
+
+def test_second_derivatives():
+    layer = ll.GRU(2, 3, dtype=torch.float64, engine="cpu")
+    x = torch.rand(3, 2, 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda x: layer(x)[0], x)
+
+
+def test_opcheck_and_compile():
+    cell = helpers.CELLS["gru"]
+    given, options, _ = problem(
+        cell, torch.float64, T=3, B=2, inputs=2, H=5, norm=True, ragged=True, reset=True, mask=False
+    )
+    results("cpu", cell, given, options, [given["x"]], False)  # registers the cell
+    norm = options["norm"]
+    arguments = (given["x"], given["W"], given["b"], given["U"], options["bias"], norm.weight, norm.bias)
+    arguments += (given["state"], given["params"], norm.eps, None, options["lengths"], options["reset"], False)
+    torch.library.opcheck(
+        torch.ops.longlag.recurrent.default,
+        (cell.key, *arguments),
+        test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
+    )
+    layer = ll.LSTM(3, 4, dtype=torch.float64)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    x = torch.rand(5, 2, 3, dtype=torch.float64, requires_grad=True)
+    ours, theirs = compiled(x)[0], layer(x)[0]
+    assert torch.allclose(ours, theirs, atol=1e-12)
+    for a, b in zip(torch.autograd.grad(ours.sum(), [x, *layer.parameters()]),
+                    torch.autograd.grad(theirs.sum(), [x, *layer.parameters()])):  # fmt: skip
+        assert torch.allclose(a, b, atol=1e-12)
+
+
+def test_choice_and_refusal():
+    layer = ll.LSTM(2, 3)
+    assert layer.engine_for(torch.zeros(1, 1, 2)) == "cpu: compiled kernels for float32 and float64 on the CPU"
+    assert layer.engine_for(torch.zeros(1, 1, 2, dtype=torch.float16)) == "reference: the input is torch.float16"
+    half = ll.LSTM(2, 3, dtype=torch.bfloat16, engine="cpu")
+    with pytest.raises(ValueError, match=r"engine 'cpu' cannot serve this call: the input is torch.bfloat16"):
+        half(torch.zeros(1, 1, 2, dtype=torch.bfloat16))
+    with pytest.raises(ValueError, match="Skip: engine 'cpu' does not know delays; engine='reference' does"):
+        ll.Skip(2, 3, engine="cpu")
+    with pytest.raises(ValueError, match="Jordan: engine 'cpu' does not serve feedback='argmax'"):
+        ll.Jordan(2, 3, 2, feedback="argmax", engine="cpu")(torch.zeros(1, 1, 2))

@@ -1,0 +1,142 @@
+"""The Numba activations: ulp error over the whole range, saturation, NaN, and that loops over them are SIMD code."""
+
+import platform
+import re
+from functools import cache
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numba import njit
+
+from longlag.engines.cpu import functions
+
+NAMES = ("exp", "tanh", "sigmoid", "relu", "step")
+DTYPES = (np.float32, np.float64)
+LIMITS = {  # ulp
+    np.float32: {"exp": 1.0, "tanh": 2.5, "sigmoid": 1.75},
+    np.float64: {"exp": 1.1, "tanh": 2.0, "sigmoid": 1.75},
+}
+
+
+@cache
+def loop(name):
+    """A kernel as others will write it: one function over a contiguous array."""
+    function = getattr(functions, name)
+
+    @njit(**functions.FLAGS)
+    def run(x, y):
+        for i in range(x.size):
+            y[i] = function(x[i])
+
+    return run
+
+
+def apply(name, x):
+    y = np.empty_like(x)
+    loop(name)(x, y)
+    return y
+
+
+def exact(name, x):
+    """Truth for float32 arguments, computed in float64."""
+    with np.errstate(over="ignore", under="ignore"):
+        if name == "sigmoid":
+            return np.where(x < 0, np.exp(-np.abs(x)), 1) / (1 + np.exp(-np.abs(x)))
+        return getattr(np, name)(x)
+
+
+@pytest.mark.parametrize("name", LIMITS[np.float32])
+def test_float32_over_the_whole_range(name):
+    bits = np.arange(0, 2**32, 1009, dtype=np.uint64).astype(np.uint32)
+    x = bits.view(np.float32)
+    x = x[np.isfinite(x)]
+    assert x.size > 4_000_000
+    truth = exact(name, x.astype(np.float64))
+    with np.errstate(over="ignore", under="ignore"):
+        rounded = truth.astype(np.float32)
+    y = apply(name, x)
+    finite = np.isfinite(rounded)
+    np.testing.assert_array_equal(np.isfinite(y), finite)
+    ulp = np.spacing(np.abs(rounded[finite])).astype(np.float64)  # denormals have theirs
+    error = np.abs(y[finite] - truth[finite]) / ulp
+    assert error.max() <= LIMITS[np.float32][name], x[finite][error.argmax()]
+
+
+@pytest.mark.parametrize("name", LIMITS[np.float64])
+def test_float64_against_many_digits(name):
+    rng = np.random.default_rng(0)
+    sign = rng.choice([-1, 1], 1500)
+    ranges = [rng.uniform(-746, 709.7, 1500), rng.uniform(-40, 40, 1500), rng.uniform(-3, 3, 3000)]
+    x = np.concatenate([*ranges, rng.uniform(-0.5, 0.5, 2000), sign * np.exp(rng.uniform(-700, 3, 1500))])
+    digits = {"exp": mpmath.exp, "tanh": mpmath.tanh, "sigmoid": lambda v: 1 / (1 + mpmath.exp(-v))}[name]
+    with mpmath.workprec(160):
+        truth = [digits(mpmath.mpf(float(v))) for v in x]
+        ulp = np.spacing(np.abs(np.array(truth, np.float64)))
+        error = [float(abs(mpmath.mpf(y) - t) / u) for y, t, u in zip(apply(name, x).tolist(), truth, ulp.tolist())]
+    assert max(error) <= LIMITS[np.float64][name], x[np.argmax(error)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", NAMES)
+def test_ends_of_the_range_as_torch(name, dtype):
+    x = np.array([np.inf, -np.inf, 1e30, -1e30, 0.0, -0.0, 1e-42, -1e-42] * 9, dtype)
+    expected = (x > 0).astype(dtype) if name == "step" else getattr(torch, name)(torch.from_numpy(x)).numpy()
+    y = apply(name, x)
+    np.testing.assert_array_equal(y, expected)
+    if name == "tanh":
+        np.testing.assert_array_equal(np.signbit(y), np.signbit(x))
+
+
+def test_small_sigmoids_keep_their_digits():
+    assert functions.sigmoid(-80.0) == pytest.approx(np.exp(-80.0), rel=4e-16)
+    assert functions.sigmoid(np.float32(-100)) == np.float32(np.exp(-100.0))  # denormal; 1/(1 + e¹⁰⁰) would be 0
+    assert functions.sigmoid(-740.0) == np.exp(-740.0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", NAMES)
+def test_nan_goes_through_a_vectorised_loop(name, dtype):
+    x = np.linspace(-3, 3, 1001).astype(dtype)
+    holes = np.random.default_rng(0).random(x.size) < 0.2
+    x[holes] = np.nan
+    y = apply(name, x)
+    np.testing.assert_array_equal(np.isnan(y), holes)
+    clean = apply(name, np.where(holes, dtype(1), x))
+    np.testing.assert_array_equal(y[~holes], clean[~holes])
+
+
+# Machine, then function: an instruction on a whole register; {} is the format.
+PACKED = {
+    "x86_64": {"relu": r"vmaxp{}\s.*%[yz]mm", "step": r"vcmp\w*p{}\s.*%[yz]mm", "other": r"vmulp{}\s.*%[yz]mm"},
+    "aarch64": {"relu": r"fcmg\w\s+v\d+\.{}", "step": r"fcmg\w\s+v\d+\.{}", "other": r"fmul\s+v\d+\.{}"},
+}
+SUFFIX = {"x86_64": ("s", "d"), "aarch64": ("4s", "2d")}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_loop_is_simd_code(name, dtype):
+    run = loop(name)
+    run(np.zeros(4, dtype), np.zeros(4, dtype))
+    (code,) = [code for kinds, code in run.inspect_asm().items() if str(kinds[0].dtype) == np.dtype(dtype).name]
+    machine = platform.machine()
+    pattern = PACKED[machine].get(name, PACKED[machine]["other"])
+    assert re.search(pattern.format(SUFFIX[machine][DTYPES.index(dtype)]), code)
+
+
+@given(st.floats(-800, 800), st.sampled_from(DTYPES))
+def test_symmetries(x, dtype):
+    x = dtype(x)
+    assert functions.tanh(-x) == -functions.tanh(x)
+    assert functions.sigmoid(x) + functions.sigmoid(-x) == pytest.approx(1, rel=2 * float(np.finfo(dtype).eps))
+    assert functions.relu(x) == functions.step(x) * x
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_float32_stays_float32(name):
+    y = getattr(functions, name)(np.float32(0.7))
+    assert y == np.float32(y)
