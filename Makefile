@@ -26,6 +26,7 @@ reproduce: $(VENV)/ready  ## the main job
 format: $(VENV)/ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/python tools/equations.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .coverage build dist

@@ -111,7 +111,6 @@ def test_nothing_comes_out_of_nan_in_the_padding(name):
     assert all(map(torch.equal, parts(final), parts(wanted_final)))
 
 
-@pytest.mark.xfail(reason="0 · NaN is NaN on the way back; the door must blank x beyond the lengths", strict=True)
 @every_layer
 def test_no_gradient_comes_out_of_nan_in_the_padding(name):
     layer = LAYERS[name]()

@@ -93,6 +93,8 @@ def enter(
         if not batched:
             raise ValueError(f"{owner}: lengths needs a batched input, got one sequence")
         lengths = _lengths(owner, lengths, T, B, x.device)
+        beyond = torch.arange(T, device=x.device)[:, None] >= lengths
+        x = x.masked_fill(beyond.unsqueeze(-1), 0)  # what stands in the padding (NaN, say) reaches no gradient
     if reset is not None:
         reset = _reset(owner, reset, T, B, batched, batch_first, x.device)
     return Sequences(x, lengths, reset, batched, batch_first)

@@ -26,6 +26,7 @@ class EchoState(Layer):
         ridge: λ. The bias c is not penalised.
         warmup: steps of every sequence that starts from rest which are not learned from.
         input_to_output: whether the read-out sees x(t) too.
+        recurrent_dropout: as in `Recurrent`; it acts in ``train()`` mode, `fit` included.
         seed: of the reservoir.
 
     >>> import torch, longlag as ll
@@ -53,6 +54,7 @@ class EchoState(Layer):
         warmup: int = 0,
         input_to_output: bool = True,
         batch_first: bool = False,
+        recurrent_dropout: float = 0.0,
         seed: int = 0,
         engine: str = "auto",
         device: torch.device | str | None = None,
@@ -73,8 +75,15 @@ class EchoState(Layer):
         self.spectral_radius, self.leak, self.density, self.ridge = spectral_radius, leak, density, ridge
         self.input_scale, self.bias_scale, self.seed = input_scale, bias_scale, seed
         self.batch_first, self.input_to_output = batch_first, input_to_output
+        self.recurrent_dropout = _door.probability("EchoState", "recurrent_dropout", recurrent_dropout)
         self.reservoir = Leaky(
-            input_size, hidden_size, alpha=1 / leak, engine=engine, device=device, dtype=dtype
+            input_size,
+            hidden_size,
+            alpha=1 / leak,
+            recurrent_dropout=recurrent_dropout,
+            engine=engine,
+            device=device,
+            dtype=dtype,
         ).requires_grad_(False)
         width = hidden_size + (input_size if input_to_output else 0)
         self.readout = nn.Linear(width, output_size, device=device, dtype=dtype)

@@ -127,10 +127,12 @@ class Jordan(Network):
         before, y, tau = self._enter_state(state, s), None, None
         if targets is not None:
             y, tau = self._enter_targets(targets, s), self._tau(s, teacher, draw, generator)
+        elif teacher != 1:
+            raise ValueError(f"Jordan: teacher={teacher!r} needs targets to feed back, got none")
         if y is not None and teacher == 1 and not self.hidden_feedback:
             z, final = self._all_at_once(s, y, before)
         else:
-            z, final = self._run(s, before, y, tau)
+            z, final = self._run(s, before, y, tau, generator)
         return s.leave(z), self._leave_state(final, s)
 
     def _all_at_once(self, s: _door.Sequences, targets: Tensor, state: Parts) -> tuple[Tensor, Parts]:
@@ -145,11 +147,16 @@ class Jordan(Network):
         if s.lengths is None:
             return z, (targets[-1],)
         active = torch.arange(s.steps, device=z.device)[:, None] < s.lengths
-        final = targets[s.lengths - 1, torch.arange(s.batch, device=z.device)]
+        final = targets[(s.lengths - 1).clamp(0, s.steps - 1), torch.arange(s.batch, device=z.device)]
         return torch.where(active.unsqueeze(-1), z, torch.zeros_like(z)), (final,)
 
     def _run(
-        self, s: _door.Sequences, state: Parts, targets: Tensor | None = None, tau: Tensor | None = None
+        self,
+        s: _door.Sequences,
+        state: Parts,
+        targets: Tensor | None = None,
+        tau: Tensor | None = None,
+        generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Parts]:
         R, b, c_out = (getattr(self, name, None) for name in ("weight_hh", "bias_h", "bias_o"))
         mask, rest = self._mask(s.batch), self._rest(s.batch)
@@ -170,7 +177,7 @@ class Jordan(Network):
                 r = r + linear(h[0], R)  # [PAT-IV]
             new_h = torch.tanh(r)  # [JORDAN 2 h]
             z = linear(new_h, self.weight_ho, c_out)  # [JORDAN 2 z]
-            fb = self._fed_back(z)
+            fb = self._fed_back(z, generator)
             if targets is not None and tau is not None:
                 fb = tau[t] * targets[t] + (1 - tau[t]) * fb  # [TF-MIX 4 fb]
             return z, (fb, new_h) if R is not None else (fb,)
@@ -190,14 +197,17 @@ class Jordan(Network):
             raise ValueError(f"Jordan: engine 'cpu' does not serve {found[0]}; engine='reference' does")
         return "reference" if found else engines.choose(self.engine, x)[0]
 
-    def _fed_back(self, z: Tensor) -> Tensor:
+    def _fed_back(self, z: Tensor, generator: torch.Generator | None) -> Tensor:
         """q(t) from the logits."""
         if self.feedback == "logits":
             return z
         p = torch.softmax(z, -1)  # [JORDAN 2 p]
         if self.feedback == "soft":
             return p
-        index = p.argmax(-1) if self.feedback == "argmax" else torch.multinomial(p.detach(), 1).squeeze(-1)
+        if self.feedback == "argmax":
+            index = p.argmax(-1)
+        else:
+            index = torch.multinomial(p.detach(), 1, generator=generator).squeeze(-1)
         return one_hot(index, self.output_size).to(z.dtype)
 
     def _enter_targets(self, targets: Tensor, s: _door.Sequences) -> Tensor:
@@ -209,6 +219,9 @@ class Jordan(Network):
             targets = targets.unsqueeze(1)
         elif self.batch_first:
             targets = targets.transpose(0, 1)
+        if targets.shape[:2] == shape and s.lengths is not None:  # what stands in the padding (−100, say) is not read
+            beyond = torch.arange(s.steps, device=s.lengths.device)[:, None] >= s.lengths
+            targets = targets.masked_fill(beyond.view(*shape, *[1] * (targets.dim() - 2)), 0)
         if targets.shape == shape and targets.dtype == torch.long:
             low, high = int(targets.min()), int(targets.max())
             if low < 0 or high >= self.output_size:
