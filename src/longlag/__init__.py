@@ -1,6 +1,7 @@
 """longlag: recurrent networks as equations, with exact gradients through time or in real time."""
 
 from longlag import cells as cells
+from longlag import learn as learn
 from longlag.cells import cell as cell
 from longlag.layers import GRU as GRU
 from longlag.layers import LSTM as LSTM
@@ -14,5 +15,8 @@ from longlag.layers import LocalFeedbackNetwork as LocalFeedbackNetwork
 from longlag.layers import Recurrent as Recurrent
 from longlag.layers import Skip as Skip
 from longlag.layers import schedules as schedules
+from longlag.structured import CRF as CRF
+from longlag.structured import Attention as Attention
+from longlag.structured import Seq2Seq as Seq2Seq
 
 __version__ = "0.1.0"

@@ -15,6 +15,7 @@ from longlag.layers._stack import Stack
 
 NORMS = ("layer", "layer_torch")
 EPS = 1e-5
+MATRICES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "norm_weight", "norm_bias")
 
 
 class Weights(NamedTuple):
@@ -135,11 +136,8 @@ class Recurrent(Stack):
 
     def weights(self, k: int) -> Weights:
         """The weights of layer k as an engine takes them; k counts layers, then directions."""
-        cell, H, suffix = self.cell, self.hidden_size, self._suffix(k)
-        W, U, b, b_hh, gamma, beta = (
-            getattr(self, name + suffix, None)
-            for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "norm_weight", "norm_bias")
-        )
+        cell, H, suffix, own = self.cell, self.hidden_size, self._suffix(k), self._parameters
+        W, U, b, b_hh, gamma, beta = [own.get(name + suffix) for name in MATRICES]
         assert W is not None
         b_recurrent = norm = None
         if b is not None and b_hh is not None and cell.input_gates == cell.recurrent_gates:

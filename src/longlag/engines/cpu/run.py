@@ -57,13 +57,13 @@ class Inputs(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What the backward pass needs of the forward pass."""
+    """What the backward pass needs of the forward pass; arrays, because nothing but kernels reads them."""
 
     out: Tensor  # (T, B, H)
-    hists: Sequence[Tensor]  # the states at every step, (T, B, H) each
-    a: Tensor  # net inputs, (T, B, Gx, H)
-    rec: Tensor  # U y(t−1), (T, B, Gy, H), where its gates are not those of a; else empty
-    source: Tensor  # what U read, (T, B, H), where that is not simply the step before; else empty
+    hists: Sequence[np.ndarray]  # the states at every step, (T, B, H) each
+    a: np.ndarray  # net inputs, (T, B, Gx, H)
+    rec: np.ndarray  # U y(t−1), (T, B, Gy, H), where its gates are not those of a; else empty
+    source: np.ndarray  # what U read, (T, B, H), where that is not simply the step before; else empty
 
 
 def run(
@@ -138,81 +138,83 @@ def _differentiable_gradients(
 
 # ------------------------------------------------------------------------------------------------------- kernels
 def _forward(call: Call, given: Inputs, save: bool) -> tuple[list[Tensor], Kept]:
-    ends, kept = _room(call, given.x, given.W, given.state, save)
-    module = _kernels.kernels(call.cell, DTYPES[given.W.dtype], given.gamma is not None)
-    b = given.W.new_zeros(given.W.shape[0]) if given.b is None else given.b
-    arguments = [*_shared(call, given, kept, forward=True), b.detach().view(kept.a.shape[2:]).numpy()]
-    _over_batch(module.forward, [*arguments, *(end.numpy() for end in ends), call.reverse], given)
-    return ends, kept
+    cell, x, W = call.cell, given.x, given.W
+    ends, out, shapes = _shapes(call, x, W, given.state, save)
+    dtype = DTYPES[W.dtype]
+    *hists, a, rec, source = [np.empty(shape, dtype) for shape in shapes]
+    kept = Kept(x.new_empty(out), hists, a, rec, source)
+    final = [x.new_empty(end) for end in ends]
+    module = _kernels.kernels(cell, dtype, given.gamma is not None)
+    b = np.zeros(a.shape[2:], dtype) if given.b is None else given.b.detach().numpy().reshape(a.shape[2:])
+    arguments = [*_shared(call, given, kept, forward=True), b, *[end.numpy() for end in final], call.reverse]
+    _over_batch(module.forward, arguments, given)
+    return final, kept
 
 
-def _room(call: Call, x: Any, W: Tensor, state: Sequence[Tensor], save: bool) -> tuple[list[Tensor], Kept]:
-    """Empty final states, and what is kept."""
+def _shapes(call: Call, x: Any, W: Tensor, state: Sequence[Tensor], save: bool) -> tuple[list, tuple, list]:
+    """Of the final states, of the outputs, and of what is kept: states, a, rec, source."""
     cell, (T, B, _) = call.cell, x.shape
     H, kept_steps = W.shape[0] // len(cell.input_gates), T if save else 1
     plain = call.mask is None and call.reset is None and not (call.reverse and call.lengths is not None)
     own_rec = cell.dense and cell.input_gates != cell.recurrent_gates
     sizes = dict(zip(cell.fed_back, [s.shape[-1] for s in state]))
-    return [x.new_empty(B, n) for n in sizes.values()], Kept(
-        out=x.new_empty(T, B, H),
-        hists=[x.new_empty(T, B, sizes[s]) for s in cell.states],
-        a=x.new_empty(kept_steps, B, len(cell.input_gates), H),
-        rec=x.new_empty(kept_steps if own_rec else 0, B, len(cell.recurrent_gates), H),
-        source=x.new_empty(0 if plain or not cell.dense else T, B, H),
-    )
+    kept = [(T, B, sizes[s]) for s in cell.states]
+    kept += [(kept_steps, B, len(cell.input_gates), H)]
+    kept += [(kept_steps if own_rec else 0, B, len(cell.recurrent_gates), H)]
+    kept += [(0 if plain or not cell.dense else T, B, H)]
+    return [(B, n) for n in sizes.values()], (T, B, H), kept
 
 
 def _backward(call: Call, given: Inputs, kept: Kept, d_out: Tensor, d_ends: Sequence[Tensor], needs_x: bool) -> Inputs:
     cell, x, W, a = call.cell, given.x, given.W, kept.a
     assert x is not None
     B, H = a.shape[1], a.shape[3]
-    d_a = torch.empty_like(a)
-    d_rec = torch.empty_like(kept.rec) if kept.rec.numel() else d_a
+    d_a = np.empty_like(a)
+    d_rec = np.empty_like(kept.rec) if kept.rec.size else d_a
     d_x = x.new_empty(x.shape if needs_x else (0, 0, 0))
     d_state = [d.clone(memory_format=torch.contiguous_format) for d in d_ends]
-    d_params = [a.new_zeros(B, H) for _ in cell.params]
-    d_norm = [] if given.gamma is None else [a.new_zeros(B, *given.gamma.shape) for _ in range(2)]
+    d_params = [np.zeros((B, H), a.dtype) for _ in cell.params]
+    d_norm = [] if given.gamma is None else [np.zeros((B, *given.gamma.shape), a.dtype) for _ in range(2)]
     module = _kernels.kernels(cell, DTYPES[W.dtype], given.gamma is not None)
-    outputs = [*d_state, d_a, *([d_rec] if kept.rec.numel() else []), d_x, *d_params, *d_norm]
-    arguments = [*_shared(call, given, kept, forward=False), *_arrays(d_out), *(d.numpy() for d in outputs)]
-    _over_batch(module.backward, [*arguments, call.reverse], given)
-    rows = d_a.view(-1, W.shape[0])
+    outputs = [*[d.numpy() for d in d_state], d_a, *([d_rec] if kept.rec.size else []), d_x.numpy(), *d_params, *d_norm]
+    arguments = [*_shared(call, given, kept, forward=False), d_out.contiguous().numpy(), *outputs, call.reverse]
+    _over_batch(module.backward, arguments, given)
+    rows = d_a.reshape(-1, W.shape[0])
     d_U = d_bias = None
     if given.U is not None:
-        d_U = _recurrent_gradient(d_rec, kept, given.state[0], call.reverse)
+        d_U = _outer(d_rec.reshape(-1, given.U.shape[0]), _heard(kept, given.state[0], call.reverse))
     if given.bias is not None:
         only = [k for k, gate in enumerate(cell.recurrent_gates) if gate not in cell.input_gates]
-        d_bias = d_rec[:, :, only].sum((0, 1))
+        d_bias = torch.from_numpy(d_rec)[:, :, only].sum((0, 1))
+    d_params, d_norm = ([torch.from_numpy(d).sum(0) for d in sums] for sums in (d_params, d_norm))
     return Inputs(
         x=d_x if needs_x else None,
-        W=_outer(rows, x.reshape(-1, x.shape[-1])),
-        b=None if given.b is None else rows.sum(0),
+        W=_outer(rows, x.detach().contiguous().numpy().reshape(len(rows), -1)),
+        b=None if given.b is None else torch.from_numpy(rows).sum(0),
         U=d_U,
         bias=d_bias,
-        gamma=d_norm[0].sum(0) if d_norm else None,
-        beta=d_norm[1].sum(0) if d_norm else None,
+        gamma=d_norm[0] if d_norm else None,
+        beta=d_norm[1] if d_norm else None,
         state=d_state,
-        params=[d.sum(0) for d in d_params],
+        params=d_params,
     )
 
 
-def _recurrent_gradient(d_rec: Tensor, kept: Kept, y0: Tensor, reverse: bool) -> Tensor:
-    """dU = Σ_t d_rec(t) (what U read at t)ᵀ."""
-    heard = kept.source
-    if not heard.numel():
-        heard = torch.cat([kept.out[1:], y0.unsqueeze(0)] if reverse else [y0.unsqueeze(0), kept.out[:-1]])
-    return _outer(d_rec.flatten(2).flatten(0, 1), heard.flatten(0, 1))
+def _heard(kept: Kept, y0: Tensor, reverse: bool) -> np.ndarray:
+    """What U read at every step, (T·B, H)."""
+    if kept.source.size:
+        return kept.source.reshape(-1, kept.source.shape[-1])
+    first, out = y0.detach().numpy()[None], kept.out.detach().numpy()
+    return np.concatenate([out[1:], first] if reverse else [first, out[:-1]]).reshape(-1, out.shape[-1])
 
 
-def _outer(A: Tensor, B: Tensor) -> Tensor:
-    """Aᵀ·B (M, N) for A (K, M) and B (K, N), the same bits for any number of threads."""
+def _outer(A: np.ndarray, B: np.ndarray) -> Tensor:
+    """Σ_k A_k B_kᵀ (M, N) for A (K, M) and B (K, N), the same bits for any number of threads."""
     (K, M), N = A.shape, B.shape[1]
-    width = product.VECTORS * product.LANES[np.float32 if A.dtype == torch.float32 else np.float64]
-    tiles = -(-M // 8)
-    C = A.new_empty(tiles * 8, -(-N // width) * width)
-    arrays = [A.detach().numpy(), B.detach().contiguous().numpy(), C.numpy()]
-    _in_pieces(product.sum_of_outer_products, arrays, tiles, K * M * N)
-    return C[:M, :N]
+    width, tiles = product.VECTORS * product.VECTOR_BYTES // A.itemsize, -(-M // 8)
+    C = np.empty((tiles * 8, -(-N // width) * width), A.dtype)
+    _in_pieces(product.sum_of_outer_products, [A, B, C], tiles, K * M * N)
+    return torch.from_numpy(C)[:M, :N]
 
 
 def _arrays(*tensors: Tensor | None) -> list[np.ndarray]:
@@ -222,21 +224,25 @@ def _arrays(*tensors: Tensor | None) -> list[np.ndarray]:
 def _shared(call: Call, given: Inputs, kept: Kept, *, forward: bool) -> list[Any]:
     """The arguments that ``forward`` and ``backward`` share, in the order of `generate`."""
     arguments: list[Any] = _arrays(given.x)
-    arguments += [product.pack(*_arrays(given.W), forward), kept.a.numpy()]
+    arguments += [product.pack(*_arrays(given.W), forward), kept.a]
     if given.U is not None:
-        arguments += [product.pack(*_arrays(given.U), forward), kept.source.numpy()]
-    if kept.rec.numel():
-        arguments.append(kept.rec.numpy())
+        arguments += [product.pack(*_arrays(given.U), forward), kept.source]
+    if kept.rec.size:
+        arguments.append(kept.rec)
     arguments += _arrays(given.bias, *given.state, *given.params, given.gamma, given.beta)
     if given.gamma is not None:
-        arguments.append(arguments[0].dtype.type(call.eps))
-    reset = call.reset
-    if reset is not None and call.reverse:
-        reset = resets_backwards(reset, call.lengths)
-    for value, none in zip((call.mask, call.lengths, reset), _absent(DTYPES[given.W.dtype])):
-        arguments.append(none if value is None else value.detach().contiguous().numpy().astype(none.dtype, copy=False))
+        arguments.append(kept.a.dtype.type(call.eps))
+    absent = _absent(DTYPES[given.W.dtype])
+    if call.mask is None and call.lengths is None and call.reset is None:
+        arguments += absent
+    else:
+        reset = call.reset
+        if reset is not None and call.reverse:
+            reset = resets_backwards(reset, call.lengths)
+        for value, none in zip((call.mask, call.lengths, reset), absent):
+            arguments.append(none if value is None else _arrays(value)[0].astype(none.dtype, copy=False))
     arguments += call.cell.extra if isinstance(call.cell, Blocks) else ()
-    return [*arguments, kept.out.numpy(), *(hist.numpy() for hist in kept.hists)]
+    return [*arguments, kept.out.detach().numpy(), *kept.hists]
 
 
 @functools.cache
@@ -273,21 +279,22 @@ os.register_at_fork(after_in_child=_pool.cache_clear)
 
 # ------------------------------------------------------------------------------------------------------ operators
 def _operator(key, x, W, b, U, bias, gamma, beta, state, params, *options):
-    call = Call(key, *options)
-    ends, kept = _forward(call, Inputs(x, W, b, U, bias, gamma, beta, state, params), save=True)
-    return [kept.out, *ends, *kept.hists, *kept[2:]]
+    inputs = Inputs(x, W, b, U, bias, gamma, beta, state, params)
+    ends, kept = _forward(Call(key, *options), inputs, save=True)
+    return [kept.out, *ends, *map(torch.from_numpy, [*kept.hists, *kept[2:]])]
 
 
 def _operator_fake(key, x, W, b, U, bias, gamma, beta, state, params, *options):
-    ends, kept = _room(Call(key, *options), x, W, state, save=True)
-    return [kept.out, *ends, *kept.hists, *kept[2:]]
+    ends, out, kept = _shapes(Call(key, *options), x, W, state, save=True)
+    return [x.new_empty(shape) for shape in [out, *ends, *kept]]
 
 
 def _operator_back(key, x, W, b, U, bias, gamma, beta, state, params, *options_and_results):
-    *options, (out, *hists, a, rec, source), d_out, d_ends = options_and_results
+    *options, (out, *rest), d_out, d_ends = options_and_results
+    *hists, a, rec, source = _arrays(*rest)
     inputs, kept = Inputs(x, W, b, U, bias, gamma, beta, state, params), Kept(out, hists, a, rec, source)
     d = _backward(Call(key, *options), inputs, kept, d_out, d_ends, needs_x=True)
-    return [value for value in (*d[:7], *d.state, *d.params) if value is not None]
+    return [value.contiguous() for value in (*d[:7], *d.state, *d.params) if value is not None]
 
 
 def _operator_back_fake(key, x, W, b, U, bias, gamma, beta, state, params, *options_and_results):

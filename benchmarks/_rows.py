@@ -1,0 +1,82 @@
+"""One results file for all benchmarks: a row per measurement, with what it was measured on."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import importlib.metadata
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+import longlag
+
+FILE = Path(__file__).with_name("results.csv")
+COLUMNS = ("name", "value", "unit", "baseline", "ratio", "spread", "device", "threads")
+COLUMNS += ("python", "torch", "numba", "longlag", "date")
+
+
+def measure(calls: dict[str, Callable[[], object]], *, repeat: int = 15, least: float = 0.02) -> dict[str, list[float]]:
+    """Processor seconds per call, ``repeat`` times each, taking turns so that a busy machine treats all alike."""
+    counts = {}
+    for name, call in calls.items():
+        call()
+        start, n = time.process_time(), 0
+        while time.process_time() - start < least:
+            call()
+            n += 1
+        counts[name] = n
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(repeat):
+        for name, call in calls.items():
+            start = time.process_time()
+            for _ in range(counts[name]):
+                call()
+            times[name].append((time.process_time() - start) / counts[name])
+    return times
+
+
+def middle(values: list[float]) -> tuple[float, float]:
+    """Median, and the distance between the quartiles as a share of it."""
+    low, median, high = statistics.quantiles(values, n=4)
+    return median, (high - low) / median
+
+
+def device() -> str:
+    """The processor's name."""
+    info = Path("/proc/cpuinfo")
+    names = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
+    return names[0].partition(":")[2].strip() if names else platform.processor() or platform.machine()
+
+
+def append(
+    name: str,
+    value: float,
+    unit: str,
+    *,
+    baseline: float | None = None,
+    spread: float | None = None,
+    on: str | None = None,
+) -> None:
+    """Add a row to ``results.csv`` and print it; ``ratio`` is value over baseline."""
+    ratio = None if baseline is None else value / baseline
+    written = lambda number: "" if number is None else f"{number:.4g}"  # noqa: E731
+    versions = [platform.python_version(), *map(importlib.metadata.version, ("torch", "numba")), longlag.__version__]
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    row = [name, written(value), unit, written(baseline), written(ratio), written(spread), on or device()]
+    row += [torch.get_num_threads(), *versions, today]
+    new = not FILE.exists()
+    with FILE.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        if new:
+            writer.writerow(COLUMNS)
+        writer.writerow(row)
+    against = "" if baseline is None else f"   baseline {written(baseline)} {unit}, ratio {written(ratio)}"
+    print(
+        f"{name}: {written(value)} {unit}{against}" + ("" if spread is None else f"   (spread {spread:.0%})"),
+        flush=True,
+    )

@@ -1,0 +1,93 @@
+"""CRF loss (forward + backward) and decoding: ours beside pytorch-crf, in one run, on one and two threads.
+
+    pip install --group bench && python benchmarks/crf.py [repetitions]
+
+Nothing is timed before both agree: log-likelihood and all gradients in float64 to 1e-9, and the decoded tags. The two
+are called in turn, so that a busy machine slows both; a row gives the median of the wall times, their quartiles, and
+the ratio of the medians.
+"""
+
+import platform
+import sys
+import time
+
+import numba
+import numpy as np
+import torch
+import torchcrf
+
+import longlag as ll
+
+B, T, K = 32, 128, 20
+GOALS = {"loss": 3.0, "decode": 5.0}
+
+
+def problem(dtype: torch.dtype, padded: bool):
+    """The same weights in both layers, emissions (B, T, K), tags and mask (B, T)."""
+    torch.manual_seed(0)
+    theirs = torchcrf.CRF(K, batch_first=True).to(dtype)
+    ours = ll.CRF(K, dtype=dtype)
+    ours.load_state_dict(theirs.state_dict())
+    emissions, tags = torch.randn(B, T, K, dtype=dtype, requires_grad=True), torch.randint(K, (B, T))
+    lengths = torch.randint(T // 2, T + 1, (B, 1)) if padded else torch.full((B, 1), T)
+    return ours, theirs, emissions, tags, torch.arange(T) < lengths
+
+
+def loss(crf, emissions, tags, mask):
+    """Forward and backward; returns everything that was computed."""
+    crf.zero_grad()
+    emissions.grad = None
+    value = -crf(emissions, tags, mask, reduction="mean")
+    value.backward()
+    return [value.detach(), emissions.grad, *(p.grad for _, p in sorted(crf.named_parameters()))]
+
+
+def decode(crf, emissions, tags, mask):
+    with torch.no_grad():
+        return crf.decode(emissions, mask)
+
+
+def gate() -> None:
+    """Both agree, or nothing is timed."""
+    for padded in (False, True):
+        ours, theirs, *data = problem(torch.float64, padded)
+        for a, b in zip(loss(ours, *data), loss(theirs, *data)):
+            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+        assert decode(ours, *data) == decode(theirs, *data)
+    print("gate: log-likelihood, gradients and decoded tags agree with pytorch-crf in float64")
+
+
+def timed(call, *arguments) -> float:
+    start = time.perf_counter()
+    call(*arguments)
+    return 1e3 * (time.perf_counter() - start)
+
+
+def row(call, padded: bool, repetitions: int) -> str:
+    ours, theirs, *data = problem(torch.float32, padded)
+    for crf in (ours, theirs):
+        call(crf, *data)
+    times = np.array([[timed(call, crf, *data) for crf in (ours, theirs)] for _ in range(repetitions)])
+    low, middle, high = np.percentile(times, [25, 50, 75], axis=0)
+    ratio, goal = middle[1] / middle[0], GOALS[call.__name__]
+    cells = "".join(f"{middle[i]:9.2f} [{low[i]:6.2f}, {high[i]:6.2f}]" for i in (0, 1))
+    verdict = "met" if ratio >= goal else "MISSED"
+    return f"{call.__name__:8s}{'padded' if padded else 'full':8s}{cells}{ratio:8.1f}x   {verdict}"
+
+
+def main() -> None:
+    repetitions = int(sys.argv[1]) if len(sys.argv) > 1 else 30
+    versions = f"torch {torch.__version__}, numba {numba.__version__}, pytorch-crf {torchcrf.__version__}"
+    print(f"{platform.processor() or platform.machine()}, {versions}, longlag {ll.__version__}")
+    gate()
+    print(f"B={B}, T={T}, K={K}, float32; ms, median [quartiles] of {repetitions}; goals: {GOALS}")
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        print(f"{threads} thread{'s'[: threads - 1]:20s}longlag              pytorch-crf           ratio")
+        for call in (loss, decode):
+            for padded in (False, True):
+                print(row(call, padded, repetitions), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""``longlag bench``: our layers over torch's, forward and backward, in the same run; correctness first."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+SIZES = [(100, 1, 8, 16), (100, 32, 64, 128), (1000, 8, 32, 64), (200, 32, 256, 512)]  # T, B, I, H
+
+
+@dataclass(frozen=True)
+class Case:
+    """Two calls that do the same work; ``same`` says that they compute the same numbers, too."""
+
+    name: str
+    size: tuple[int, int, int, int]
+    ours: Any
+    theirs: Any
+    same: bool
+
+
+def cpu_cases(sizes: list[tuple[int, int, int, int]] = SIZES) -> Iterator[Case]:
+    """Every row of the CPU benchmark."""
+    import torch
+
+    import longlag as ll
+    from longlag.cells import sigmoid, tanh
+
+    @ll.cell(gates="a z")
+    def users(a, z, y):  # the README's
+        return sigmoid(z) * y + (1 - sigmoid(z)) * tanh(a)
+
+    for size in sizes:
+        _, _, inputs, H = size
+        for name, ours, theirs in (
+            ("LSTM", ll.LSTM, torch.nn.LSTM),
+            ("GRU", ll.GRU, torch.nn.GRU),
+            ("Elman", ll.Elman, torch.nn.RNN),
+        ):
+            yield Case(f"{name} / nn.{theirs.__name__}", size, ours(inputs, H), theirs(inputs, H), same=True)
+        norm = ll.LSTM(inputs, H, norm="layer")
+        yield Case("LSTM(norm='layer') / nn.LSTM", size, norm, torch.nn.LSTM(inputs, H), same=False)
+        # two gates of H units cost what nn.RNN costs with H·√2 units
+        wide = torch.nn.RNN(inputs, round(H * 2**0.5))
+        yield Case(
+            "a user's cell of 2 gates / nn.RNN of equal work", size, ll.Recurrent(users, inputs, H), wide, same=False
+        )
+    size = SIZES[2]
+    for kind in ("net", "activation"):
+        pair = [ll.LocalFeedback(size[2], size[3], feedback=kind, engine=engine) for engine in ("cpu", "reference")]
+        yield Case(f"LocalFeedback('{kind}') cpu / reference", size, *pair, same=True)
+
+
+def check(case: Case) -> None:
+    """Refuse to time what is wrong."""
+    import torch
+
+    T, B, inputs, _ = case.size
+    x = torch.randn(T, B, inputs)
+    if case.same:
+        case.ours.load_state_dict(case.theirs.state_dict())
+        ours, theirs = case.ours(x)[0], case.theirs(x)[0]
+        error = float((ours - theirs).abs().max())
+        if not error < 1e-4:
+            raise SystemExit(f"bench: {case.name} at {case.size} differs by {error:.1e}: not timed")
+
+
+def step(layer: Any, x: Any) -> Callable[[], None]:
+    """One forward and backward pass."""
+
+    def call() -> None:
+        layer.zero_grad()
+        layer(x)[0].sum().backward()
+
+    return call
+
+
+def measure(ours: Callable[[], None], theirs: Callable[[], None], seconds: float, clock: Callable[[], float]) -> Any:
+    """Medians and spread of both, taking turns: a busy machine then treats both alike."""
+    times: tuple[list[float], list[float]] = ([], [])
+    ours(), theirs()
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(times[0]) < 5:
+        for call, list_ in zip((ours, theirs), times):
+            start = clock()
+            call()
+            list_.append(clock() - start)
+    return [(statistics.median(t), (sorted(t)[3 * len(t) // 4] - sorted(t)[len(t) // 4]) / 2) for t in times]
+
+
+def bench(
+    what: Annotated[str, typer.Argument(help="What to measure: cpu (layers against torch.nn).")] = "cpu",
+    threads: Annotated[int, typer.Option(min=1, help="Threads of torch and of our kernels.")] = 1,
+    seconds: Annotated[float, typer.Option(help="Time spent on each row.")] = 4.0,
+) -> None:
+    """Time our layers against torch's: forward + backward, float32, a ratio below 1 means we are faster.
+
+    With one thread processor time is taken, with more the wall clock. Numbers are checked before they are timed.
+    """
+    import torch
+    from rich.console import Console
+    from rich.table import Table
+
+    if what != "cpu":
+        raise typer.BadParameter(f"must be 'cpu', got {what!r}", param_hint="WHAT")
+    torch.set_num_threads(threads)
+    table = Table("layer / peer", "T, B, I, H", "ours ms", "peer ms", "ratio", "±", title=f"{threads} thread(s)")
+    clock = time.process_time if threads == 1 else time.perf_counter
+    for case in cpu_cases():
+        check(case)
+        x = torch.randn(*case.size[:3])
+        (ours, spread), (theirs, _) = measure(step(case.ours, x), step(case.theirs, x), seconds, clock)
+        figures = f"{ours * 1e3:.3f}", f"{theirs * 1e3:.3f}", f"{ours / theirs:.2f}", f"{spread / theirs:.2f}"
+        table.add_row(case.name, ", ".join(map(str, case.size)), *figures)
+    Console().print(table)

@@ -1,0 +1,152 @@
+"""`longlag reproduce`, `longlag report`, `longlag experiments`: the laboratory from the command line."""
+
+import shlex
+import sys
+import webbrowser
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from longlag.lab.experiment import Experiment
+    from longlag.lab.run import Announce
+    from longlag.report.rows import Row
+
+OUT = Path("runs/hs97")
+Names = Annotated[list[str] | None, typer.Option("--experiment", "-e", help="Number or name; may be repeated.")]
+Profile = Annotated[str, typer.Option(help="quick: the shortest row of each kind; paper: every row of Tables 1-9.")]
+Out = Annotated[Path, typer.Option(help="Folder of results and report.")]
+FirstSeed = Annotated[int, typer.Option(help="First seed; below 100 are those for choosing settings.")]
+
+
+def reproduce(
+    experiment: Names = None,
+    profile: Profile = "quick",
+    trials: Annotated[int | None, typer.Option(help="Trials per experiment, instead of the profile's.")] = None,
+    seed: FirstSeed = 1000,
+    jobs: Annotated[int | None, typer.Option(help="Processes; all cores by default.")] = None,
+    backend: Annotated[str, typer.Option(help="local, dask or ray.")] = "local",
+    address: Annotated[str | None, typer.Option(help="Address of a running Dask or Ray cluster.")] = None,
+    out: Out = OUT,
+) -> None:
+    """Run the experiments of "Long Short-Term Memory" (1997) and compare with the paper's figures.
+
+    Finished trials are kept: run the same command again to go on after an interruption.
+    """
+    from longlag import report as pages
+    from longlag.lab.run import reproduce as run
+
+    with told():
+        chosen = select(profile, experiment)
+        with progress(chosen) as announce:
+            outcome = run(
+                chosen, out, trials=trials, seed=seed, jobs=jobs, backend=backend, address=address, announce=announce,
+                waiting=lambda: typer.echo("Another run holds the store: waiting for it to end.", err=True),
+                command=shlex.join(["longlag", *map(plain, sys.argv[1:])]),
+            )  # fmt: skip
+        written = pages.write(out, chosen, seed)
+    for line in summary(pages.rows(out, chosen, seed)):
+        typer.echo(line)
+    typer.echo(f"\n{outcome.computed} trials computed, {outcome.known} known already, {outcome.seconds:.0f} s.")
+    typer.echo(f"Report: {written[0]}")
+
+
+def report(
+    experiment: Names = None,
+    profile: Profile = "paper",
+    seed: FirstSeed = 1000,
+    out: Out = OUT,
+    open: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,  # noqa: A002
+) -> None:
+    """Write report.html, report.md and report.csv from the results in a folder; runs nothing."""
+    from longlag import report as pages
+
+    with told():
+        if not (out / "results.sqlite").exists():
+            raise ValueError(f"report: out must be a folder with results, got {out}; run longlag reproduce first")
+        written = pages.write(out, select(profile, experiment), seed)
+    for path in written:
+        typer.echo(path)
+    if open:
+        webbrowser.open(written[0].resolve().as_uri())
+
+
+def experiments(profile: Profile = "paper") -> None:
+    """List the experiments with the paper's figures."""
+    with told():
+        chosen = select(profile, None)
+    typer.echo(f"{'name':<22}{'reading':<9}{'table':<7}{'weights':<9}{'trials':<8}{'cap':>10}   paper: success, after")
+    for e in chosen:
+        after = ", ".join("none" if f.after is None else f"{f.after:,}" for f in e.paper)
+        success = "some" if e.success is None else f"{e.success:g} %"
+        count = e.learner.weight_count
+        typer.echo(f"{e.name:<22}{e.reading:<9}{e.table:<7}{count:<9}{e.trials:<8}{e.cap:>10,}   {success}, {after}")
+
+
+def plain(word: str) -> str:
+    """A word of the command without the folders of this machine."""
+    return Path(word).name if Path(word).is_absolute() else word
+
+
+def select(profile: str, names: Sequence[str] | None) -> "tuple[Experiment, ...]":
+    """The experiments asked for."""
+    from longlag.lab import profiles
+
+    return profiles.select(profile, names or ())
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Mistakes and interruptions in one sentence, without a traceback."""
+    from longlag.lab.store import StoreError
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("\nStopped. Finished trials are kept; run the same command again to go on.", err=True)
+        raise typer.Exit(130) from None
+    except (ValueError, StoreError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
+
+
+@contextmanager
+def progress(experiments: "Sequence[Experiment]") -> "Iterator[Announce]":
+    """One line per experiment that has begun: trials, successes, time left. Quiet when not a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda progress: None
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.table import Table
+
+    lines: dict[tuple[str, str], tuple[str, ...]] = {}
+
+    def picture(left: str) -> Table:
+        table = Table("experiment", "reading", "trials", "successes", caption=left, box=None)
+        for line in lines.values():
+            table.add_row(*line)
+        return table
+
+    with Live(picture("compiling"), console=Console(stderr=True), refresh_per_second=4) as live:
+
+        def announce(p) -> None:
+            key = p.experiment.name, p.experiment.reading
+            lines[key] = (*key, f"{p.done}/{p.wanted}", f"{p.successes}")
+            live.update(picture(f"about {p.left / 60:.1f} minutes left"))
+
+        yield announce
+
+
+def summary(rows: "Sequence[Row]") -> Iterator[str]:
+    """The rows that have trials, as a table of text."""
+    yield f"{'experiment':<24}{'reading':<9}{'success':<9}{'mean':>11}{'paper':>11}   verdict"
+    for row in rows:
+        if row.trials:
+            mean = "–" if row.mean is None else f"{row.mean:,.0f}"
+            name = f"{row.name} {row.goal}".strip()
+            rate = f"{row.successes}/{row.trials}"
+            yield f"{name:<24}{row.reading:<9}{rate:<9}{mean:>11}{row.paper_after:>11}   {row.verdict}"

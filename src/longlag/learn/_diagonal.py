@@ -1,0 +1,220 @@
+"""Influence by unit: a weight reaches the future only through the unit it leads into, so its trace is one number.
+
+For the weights θ into a unit and every part q of the unit's own past, E_q = ∂q/∂θ (gates, B, H, width):
+    E_q ← Σ_r (∂q/∂r) E_r + (∂q/∂net) source                      [LF-92 2.1 E], [LSTM-97 3.1 A, B], [LSTM-FG 1.3 E]
+An error at t goes back through step t first, then meets the influence on what the step had read:
+    dθ = Σ_b (dy ∂y/∂net) source + Σ_q (dy ∂y/∂q) E_q(t−1).
+So the traces stand one step behind, and the partials of the last step wait in the values to bring them up.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from longlag.layers._module import State
+from longlag.learn._cross import Cross
+from longlag.learn._fused import Partials, with_partials
+from longlag.learn._graph import Graph, Results
+from longlag.learn._groups import FED_BACK, INPUT, Group
+from longlag.learn._rule import Errors, Method
+from longlag.learn._state import Parameters, Values, copied, where
+
+Traces = dict[str, Tensor]  # by part of the unit's past
+
+
+class Diagonal(Method):
+    """Real-time gradients of a `Graph`: O(w) time and memory per step.
+
+    Args:
+        cross: also keep the influence of lower groups on groups with a past above them: O(H₂ w₁) for two layers.
+    """
+
+    def __init__(self, graph: Graph, cross: bool) -> None:
+        self.graph, self.layer = graph, graph.layer
+        self.parameters = Parameters(self.layer, [path for group in graph.groups for path in group.paths])
+        self.trained = [g for g in graph.groups if any(path in self.parameters for path in g.paths)]
+        self.cross = Cross(graph, self.trained) if cross else None
+        if self.cross and not self.cross.above:
+            self.cross = None
+        self.output_sizes = [group.units for group in graph.groups if group.name in graph.outputs]
+        # the partials of the past; across layers those of the output too
+        self.steps = {g.name: with_partials(g.cell, g.cell.outputs if self.cross else g.loop) for g in graph.groups}
+
+    def start(self, batch: int) -> Values:
+        own = {group.name: self._zeros(group, batch) for group in self.trained if group.loop}
+        across, ones = self.cross.start(batch) if self.cross else {}, self.layer._weight.new_ones(batch, 1)
+        return {"own": own, "cross": across, "last": {}, "active": None, "ones": ones}
+
+    def _zeros(self, group: Group, batch: int) -> Values:
+        new, cell, width = self.layer._weight.new_zeros, group.cell, group.width + group.biased
+        weights = {part: new(len(group.traced), batch, group.units, width) for part in group.loop}
+        return {"weights": weights, "params": {p: new(len(cell.params), batch, group.units, 1) for p in group.loop}}
+
+    # ----------------------------------------------------------------------------------------------------- step
+    def step(
+        self,
+        x: Tensor,
+        state: State | None,
+        values: Values,
+        active: Tensor | None,
+        reset: Tensor | None,
+        teacher: Tensor | None,
+    ) -> tuple[Tensor, State, Values]:
+        form, B = self.graph.form, x.shape[0]
+        past = form.enter(state, B)
+        before = past if reset is None else form.choose(reset, form.rest(B), past)
+        self._advance(values)
+        if reset is not None:
+            rested = reset.view(-1, 1, 1)
+            _each((values["own"], values["cross"]), lambda E: E.masked_fill_(rested, 0.0))
+        loops, fed_back = self.graph.enter(before)
+        heard = {INPUT: x} if fed_back is None else {INPUT: x, FED_BACK: fed_back}
+        results: Results = {}
+        for group in self.graph.groups:
+            results[group.name], values["last"][group.name] = self._run(group, heard, loops[group.name], values["ones"])
+            heard[group.name] = results[group.name]["y"]
+        y = _joined([heard[name] for name in self.graph.outputs])
+        new = self.graph.leave(results)
+        if active is not None:
+            y, new = where(active, y, 0.0), form.choose(active, new, past)
+        values["active"] = active
+        return y, form.leave(new), values
+
+    def _run(
+        self, group: Group, heard: dict[str, Tensor], loop: tuple[Tensor, ...], ones: Tensor
+    ) -> tuple[dict[str, Tensor], Values]:
+        """A group's step; and what is kept of it: cell inputs and partials (B, H), source (B, width)."""
+        cell, (W, b, params) = group.cell, group.weights()
+        source = _joined([heard[name] for name in group.reads])
+        gates = group.gates(linear(source, W, b))
+        # copies: what the user owns may change before the traces are advanced
+        inputs = (*gates, *(part.clone() for part in loop), *(param.detach().clone() for param in params))
+        outputs, partials = self.steps[group.name](*inputs)
+        source = source.clone() if b is None else torch.cat([source, ones], -1)
+        last: Values = {"inputs": inputs, "partials": partials, "source": source}
+        if self.cross:
+            last["W"] = W.detach().clone()
+        return dict(zip(cell.gates, gates)) | outputs, last
+
+    def _advance(self, values: Values) -> None:
+        """Bring the traces from before the last step to after it."""
+        if not values["last"]:
+            return
+        traces = (values["own"], values["cross"])
+        active: Tensor | None = values["active"]
+        frozen = None if active is None else copied(traces)
+        if self.cross:
+            self.cross.advance(values)  # reads the own traces as they were
+        for group in self.trained:
+            if group.loop:
+                last, own = values["last"][group.name], values["own"][group.name]
+                _advance(own["weights"], last["partials"], group.traced, last["source"].unsqueeze(-2))
+                if group.cell.params:
+                    _advance(own["params"], last["partials"], group.cell.params, None)
+        if active is not None:
+            kept = ~active.view(-1, 1, 1)
+            _each(traces, lambda E, old: E.copy_(torch.where(kept, old, E)), frozen)
+
+    # ------------------------------------------------------------------------------------------------- gradients
+    def gradients(self, values: Values, dy: Errors) -> dict[str, Tensor]:
+        assert isinstance(dy, Tensor)
+        if values["active"] is not None:
+            dy = where(values["active"], dy, 0.0)
+        whole = len(self.output_sizes) == 1
+        errors = dict(zip(self.graph.outputs, (dy,) if whole else dy.split(self.output_sizes, -1)))
+        own: dict[str, tuple[Tensor, list[Tensor]]] = {}
+        past: dict[str, dict[str, Tensor]] = {}  # errors by what the step had read: (B, H) per part of the loop
+        for group in reversed(self.graph.groups):
+            cell = group.cell
+            d = errors[group.name] if group.name in errors else dy.new_zeros(len(dy), group.units)
+            back = cell.step_back(*values["last"][group.name]["inputs"], d, *[0.0] * len(cell.states))
+            through = {v: e for v, e in zip(cell.inputs, back) if ("y", v) in cell.jacobian}
+            past[group.name] = {part: through[part] for part in group.loop if part in through}
+            nets = _joined([through[g] if g in through else torch.zeros_like(d) for g in cell.gates])
+            if group in self.trained:
+                own[group.name] = _gradient(group, values, nets, through)
+            if spans := self.graph.spans[group.name]:
+                dx = nets @ group.weights()[0]  # errors within the step [LF-92 2 δ_j]
+                for name, span in spans.items():
+                    errors[name] = errors[name] + dx[:, span] if name in errors else dx[:, span]
+        if self.cross:
+            self.cross.gradients(values, past, own)
+        effective: dict[str, Tensor] = {}
+        for group in self.trained:
+            dW, dparams = own[group.name]
+            db = dW[:, -1] if group.biased else None
+            effective |= group.effective(dW[:, : group.width], db, dict(zip(group.cell.params, dparams)))
+        return self.parameters.pull_back(effective)
+
+
+def _gradient(group: Group, values: Values, nets: Tensor, through: Traces) -> tuple[Tensor, list[Tensor]]:
+    """dW (G·H, width) and those of the params, each (H,): what the last step gives, and what its past gives."""
+    params = group.cell.params
+    dW = nets.t() @ values["last"][group.name]["source"]
+    dparams = [through[name].sum(0) if name in through else nets.new_zeros(group.units) for name in params]
+    for part in group.loop:
+        if part in through:
+            d, traces = through[part].unsqueeze(-1), values["own"][group.name]
+            by_gate = dW.view(len(group.cell.gates), group.units, -1)[group.traced_rows]
+            by_gate += (d * traces["weights"][part]).sum(1)  # [LF-92 2.1 g], [LSTM-97 3.1 dw_ig, dw_cell]
+            if params:
+                past = (d * traces["params"][part]).sum(1).squeeze(-1)
+                dparams = [direct + more for direct, more in zip(dparams, past)]
+    return dW, dparams
+
+
+def _advance(E: Traces, partials: Partials, names: tuple[str, ...], source: Tensor | None) -> None:
+    """E_q ← Σ_r (∂q/∂r) E_r + (∂q/∂name) source, in place; E_q (names, B, H, width), source (B, 1, width) or 1."""
+    new = E if len(E) == 1 else {part: torch.zeros_like(E_q) for part, E_q in E.items()}
+    for part, E_q in new.items():
+        if new is E:
+            _scale(E_q, partials.get((part, part)))
+        else:
+            for other, E_r in E.items():
+                if (p := partials.get((part, other))) is not None:
+                    E_q += E_r * (p.unsqueeze(-1) if isinstance(p, Tensor) else p)
+        direct = _column(partials, part, names, E_q)
+        if isinstance(direct, Tensor):
+            E_q.add_(direct) if source is None else E_q.addcmul_(direct, source)
+        elif direct:
+            E_q.add_(direct) if source is None else E_q.add_(source, alpha=direct)
+    if new is not E:
+        for part, E_q in E.items():
+            E_q.copy_(new[part])
+
+
+def _column(partials: Partials, part: str, names: tuple[str, ...], like: Tensor) -> Tensor | float:
+    """∂part/∂names as (names, B, H, 1), or one number."""
+    values = [partials.get((part, name), 0.0) for name in names]
+    if len(values) == 1:
+        return values[0].unsqueeze(-1) if isinstance(values[0], Tensor) else values[0]
+    shape = like.shape[1:3]
+    wide = [
+        v if isinstance(v, Tensor) and v.shape == shape else torch.as_tensor(v).to(like).expand(shape) for v in values
+    ]
+    return torch.stack(wide).unsqueeze(-1)
+
+
+def _scale(E: Tensor, gain: Tensor | float | None) -> None:
+    if isinstance(gain, Tensor):
+        E.mul_(gain.unsqueeze(-1))
+    elif gain != 1:
+        E.mul_(gain or 0.0)
+
+
+def _joined(pieces: list[Tensor]) -> Tensor:
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)
+
+
+def _each(traces: Any, function: Any, *others: Any) -> None:
+    """Apply to every tensor of nested dicts, and to its counterparts."""
+    if isinstance(traces, Tensor):
+        function(traces, *others)
+    else:
+        items = traces.items() if isinstance(traces, dict) else enumerate(traces)
+        for key, value in items:
+            _each(value, function, *(other[key] for other in others))

@@ -1,0 +1,220 @@
+"""What every learning rule shares: three verbs, an explicit trace, and the checks at the door."""
+
+from __future__ import annotations
+
+import abc
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longlag.layers import Jordan, _door
+from longlag.layers._module import Layer, State
+from longlag.learn._state import Values, copied, where
+
+Errors = Tensor | Sequence[Tensor | None]
+
+
+class Method(abc.ABC):
+    """How a rule works on one layer. It holds structure, never numbers: those are in the trace's values."""
+
+    layer: Layer
+
+    @functools.cached_property
+    def weight(self) -> Tensor:
+        """Any weight: it knows dtype and device."""
+        return self.layer._weight
+
+    @abc.abstractmethod
+    def start(self, batch: int) -> Values:
+        """The values before the first step."""
+
+    @abc.abstractmethod
+    def step(
+        self,
+        x: Tensor,
+        state: State | None,
+        values: Values,
+        active: Tensor | None,
+        reset: Tensor | None,
+        teacher: Tensor | None,
+    ) -> tuple[Tensor, State, Values]:
+        """One step of the network and of the values."""
+
+    @abc.abstractmethod
+    def gradients(self, values: Values, dy: Errors) -> dict[str, Tensor]:
+        """Parameter name -> gradient, for every parameter that requires one."""
+
+
+class Trace:
+    """What a rule remembers of the past: tensors, the first dimension of each being the sample.
+
+    `Rule.step` uses up the trace it is given: its buffers are reused for the one it returns. `clone` keeps a copy.
+
+    Attributes:
+        values: nested dicts of tensors, all there is to remember.
+        shape: of the last step's output; None before the first.
+    """
+
+    def __init__(self, method: Method, batch_size: int, values: Values, shape: tuple[int, ...] | None = None) -> None:
+        self.method, self.batch_size, self.values, self.shape = method, batch_size, values, shape
+
+    def clone(self) -> Trace:
+        """A copy that later steps leave alone."""
+        return Trace(self.method, self.batch_size, copied(self.values), self.shape)
+
+
+class Rule(abc.ABC):
+    """A learning rule answers: given dL/dy(t) now, what is the gradient of the parameters?
+
+    ``trace = rule.start(layer, batch_size)``, then at every step ``y, state, trace = rule.step(layer, x_t, state,
+    trace)`` and, where there is an error, ``rule.gradients(layer, trace, dy_t)`` before the weights change. The
+    gradient of a sequence's loss is the sum of these over its steps, exact while the weights are constant.
+
+    >>> import torch, longlag as ll
+    >>> layer, rule = ll.LSTM(3, 5), ll.learn.RTRL()
+    >>> state, trace = None, rule.start(layer, batch_size=2)
+    >>> for x_t in torch.randn(7, 2, 3):
+    ...     y, state, trace = rule.step(layer, x_t, state, trace)
+    >>> grads = rule.gradients(layer, trace, torch.ones_like(y))  # of y.sum()
+    >>> sorted(grads) == sorted(name for name, _ in layer.named_parameters())
+    True
+    """
+
+    deferred = False  # True: `gradients` takes the errors of several steps at once, and is cheaper so
+    window: int | None = None  # how many steps a deferred rule can take at once, if not all
+
+    @abc.abstractmethod
+    def _method(self, layer: Layer) -> Method:
+        """How this rule works on the layer; a ValueError that names the layer and what can serve it otherwise."""
+
+    @property
+    def _name(self) -> str:
+        return type(self).__name__
+
+    def start(self, layer: Layer, batch_size: int) -> Trace:
+        """The trace before the first step: no parameter has influenced anything yet."""
+        _check_layer(self._name, layer)
+        _door.positive(self._name, "batch_size", batch_size)
+        method = self._method(layer)
+        with torch.no_grad():
+            return Trace(method, batch_size, method.start(batch_size))
+
+    def step(
+        self,
+        layer: Layer,
+        x_t: Tensor,
+        state: State | None,
+        trace: Trace,
+        *,
+        active: Tensor | None = None,
+        reset: Tensor | None = None,
+        teacher: Tensor | None = None,
+    ) -> tuple[Tensor, State, Trace]:
+        """One step of the layer and of the trace.
+
+        Args:
+            x_t: (B, I).
+            state: as the layer returns it; None is the state at rest.
+            trace: from `start` or the last step; it is used up.
+            active: (B,) bool; a sample that is not keeps state and trace, its output is 0 (ragged sequences).
+            reset: (B,) bool; where true the sample's state and trace are at rest before this step.
+            teacher: for `Jordan`, what is fed back in place of its output: classes (B,) or vectors (B, l).
+
+        Returns:
+            y (B, …), the new state, and the new trace, none of them attached to a graph.
+        """
+        self._enter(layer, x_t, trace, active, reset)
+        if teacher is not None:
+            teacher = _teacher(self._name, layer, teacher, trace.batch_size)
+        if active is not None:
+            x_t = where(active, x_t, 0.0)  # padding may hold anything
+        with torch.no_grad():
+            y, state, values = trace.method.step(x_t, state, trace.values, active, reset, teacher)
+        return y, state, Trace(trace.method, trace.batch_size, values, tuple(y.shape))
+
+    def gradients(self, layer: Layer, trace: Trace, dy_t: Errors) -> dict[str, Tensor]:
+        """Gradients of the loss whose derivative by the last step's output is dy_t (B, …).
+
+        A `deferred` rule also takes a sequence: the errors of the last steps, oldest first, None where there is none.
+
+        Returns:
+            parameter name -> gradient summed over the batch, for every parameter that requires one.
+        """
+        self._same(layer, trace)
+        if trace.shape is None:
+            raise ValueError(f"{self._name}: gradients needs a step first, and the trace has none")
+        if not isinstance(dy_t, Tensor) and not self.deferred:
+            raise TypeError(f"{self._name}: dy_t must be a tensor, got {type(dy_t).__name__}")
+        for d in [dy_t] if isinstance(dy_t, Tensor) else dy_t:
+            if d is not None:
+                _door.like(self._name, "dy_t", d, trace.method.weight)
+                if d.shape != trace.shape:
+                    raise ValueError(f"{self._name}: dy_t must have shape {trace.shape}, got {tuple(d.shape)}")
+        with torch.no_grad():
+            return _separate(trace.method.gradients(trace.values, dy_t))
+
+    def _enter(self, layer: Layer, x_t: Tensor, trace: Trace, active: Tensor | None, reset: Tensor | None) -> None:
+        self._same(layer, trace)
+        _door.like(self._name, "x_t", x_t, trace.method.weight)
+        if x_t.shape != (trace.batch_size, layer.input_size):
+            wanted = (trace.batch_size, layer.input_size)
+            raise ValueError(f"{self._name}: x_t must have shape {wanted} (B, I), got {tuple(x_t.shape)}")
+        for argument, mask in (("active", active), ("reset", reset)):
+            if mask is None:
+                continue
+            if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != (trace.batch_size,):
+                got = f"{mask.dtype} of shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else repr(mask)
+                raise ValueError(
+                    f"{self._name}: {argument} must be a bool tensor of shape ({trace.batch_size},), got {got}"
+                )
+
+    def _same(self, layer: Layer, trace: Trace) -> None:
+        if trace.method.layer is not layer:
+            raise ValueError(f"{self._name}: trace must come from start() with this {layer._name}")
+
+    def __repr__(self) -> str:
+        return f"{self._name}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
+
+def _separate(gradients: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Two parameters that enter alike (the two biases) have equal gradients, each its own tensor."""
+    seen: set[int] = set()
+    for name, gradient in gradients.items():
+        if id(gradient) in seen:
+            gradients[name] = gradient.clone()
+        seen.add(id(gradient))
+    return gradients
+
+
+def _check_layer(owner: str, layer: Any) -> None:
+    if not isinstance(layer, Layer):
+        raise TypeError(f"{owner}: layer must be a layer of longlag, got {type(layer).__name__}")
+    if layer.bidirectional:
+        raise ValueError(
+            f"{owner}: {layer._name} is bidirectional and reads the future, so no rule can go step by step; "
+            "run it over whole sequences under autograd"
+        )
+    drops = {name: getattr(layer, name, 0.0) for name in ("dropout", "recurrent_dropout")}
+    for name, p in drops.items():
+        if p and layer.training:
+            raise ValueError(f"{owner}: {layer._name} must be in eval() or have {name}=0, got {name}={p}")
+
+
+def _teacher(owner: str, layer: Layer, teacher: Any, batch: int) -> Tensor:
+    """The teacher's output as vectors (B, l)."""
+    if not isinstance(layer, Jordan):
+        raise ValueError(f"{owner}: teacher is for Jordan, which feeds its output back; got {layer._name}")
+    if isinstance(teacher, Tensor) and teacher.dtype == torch.long and teacher.shape == (batch,):
+        low, high = int(teacher.min()), int(teacher.max())
+        if low < 0 or high >= layer.output_size:
+            wrong = low if low < 0 else high
+            raise ValueError(f"{owner}: teacher must lie in 0..{layer.output_size - 1}, got {wrong}")
+        return torch.nn.functional.one_hot(teacher, layer.output_size).to(layer._weight.dtype)
+    _door.like(owner, "teacher", teacher, layer._weight)
+    if teacher.shape != (batch, layer.output_size):
+        wanted = (batch, layer.output_size)
+        raise ValueError(f"{owner}: teacher must be classes ({batch},) or {wanted}, got {tuple(teacher.shape)}")
+    return teacher

@@ -1,0 +1,128 @@
+"""States and parameters as rules handle them: parts per sample, masks, and gradients by parameter name."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils import parametrize
+
+from longlag.layers import EchoState, _door
+from longlag.layers._module import Layer, State
+from longlag.layers._network import Network
+from longlag.layers._stack import Stack
+
+Parts = tuple[Tensor, ...]
+Values = dict[str, Any]
+
+
+class StateForm:
+    """How a layer lays out its state: parts, their shapes, and which dimension counts samples."""
+
+    def __init__(self, layer: Layer) -> None:
+        core = layer.reservoir if isinstance(layer, EchoState) else layer
+        assert isinstance(core, Network | Stack)
+        self.core, self.owner, self.weight = core, layer._name, core._weight
+        self.batch_dim = 0 if isinstance(core, Network) else 1
+
+    def rest(self, batch: int) -> Parts:
+        """The state before the first step."""
+        if isinstance(self.core, Network):
+            return self.core._rest(batch)
+        shapes = self.core.state_shapes.values()
+        return tuple(self.core._weight.new_zeros(self.core.num_layers, batch, *shape) for shape in shapes)
+
+    def enter(self, state: State | None, batch: int) -> Parts:
+        """The parts of a state handed in by the user."""
+        if state is None:
+            return self.rest(batch)
+        shapes = self.shapes(batch)
+        return _door.enter_state(self.owner, state, list(shapes), list(shapes.values()), self.weight)
+
+    def shapes(self, batch: int) -> dict[str, tuple[int, ...]]:
+        """Part -> its shape."""
+        if isinstance(self.core, Network):
+            return {name: (batch, n) for name, n in self.core.state_sizes.items()}
+        return {name: (self.core.num_layers, batch, *shape) for name, shape in self.core.state_shapes.items()}
+
+    def leave(self, parts: Parts) -> State:
+        return parts[0] if len(parts) == 1 else parts
+
+    def begin(self, state: State | None, batch: int, reset: Tensor | None) -> Parts:
+        """The parts a step starts from: the state, at rest where ``reset``."""
+        parts = self.enter(state, batch)
+        return parts if reset is None else self.choose(reset, self.rest(batch), parts)
+
+    def choose(self, mask: Tensor, yes: Parts, no: Parts) -> Parts:
+        """Per sample: mask (B,)."""
+        return tuple(where(mask, a, b, self.batch_dim) for a, b in zip(yes, no))
+
+
+def where(mask: Tensor, yes: Tensor, no: Tensor | float, dim: int = 0) -> Tensor:
+    """Choose per sample: mask (B,), the samples of ``yes`` along ``dim``."""
+    return torch.where(mask.view(*[1] * dim, -1, *[1] * (yes.dim() - dim - 1)), yes, no)
+
+
+def mapped(function: Callable[[Tensor], Any], values: Any) -> Any:
+    """Nested dicts, lists and tuples with a function applied to every tensor."""
+    if isinstance(values, Tensor):
+        return function(values)
+    if isinstance(values, dict):
+        return {key: mapped(function, value) for key, value in values.items()}
+    if isinstance(values, list | tuple):
+        return type(values)(mapped(function, value) for value in values)
+    return values
+
+
+def copied(values: Any) -> Any:
+    """Nested values with every tensor cloned."""
+    return mapped(torch.clone, values)
+
+
+def _parametrizations(owner: torch.nn.Module) -> torch.nn.ModuleDict:
+    found = owner.parametrizations
+    assert isinstance(found, torch.nn.ModuleDict)
+    return found
+
+
+class Parameters:
+    """From gradients of what the equations read (``u_l0``) to those of what is trained (``parametrizations.…``).
+
+    Args:
+        paths: the attributes the equations read, as ``layer.get_parameter`` would find them.
+    """
+
+    def __init__(self, layer: Layer, paths: Iterable[str]) -> None:
+        names = {parameter: name for name, parameter in layer.named_parameters()}
+        self.trained = {name: p for p, name in names.items() if p.requires_grad}
+        self._read: dict[str, tuple[list[str], Sequence[Tensor], Any]] = {}
+        for path in paths:
+            prefix, _, attribute = path.rpartition(".")
+            owner = layer.get_submodule(prefix)
+            computed = parametrize.is_parametrized(owner, attribute)
+            read = list(_parametrizations(owner)[attribute].parameters()) if computed else [getattr(owner, attribute)]
+            read = [p for p in read if p.requires_grad]
+            if read:
+                value = functools.partial(getattr, owner, attribute) if computed else None
+                self._read[path] = ([names[p] for p in read], read, value)
+        known = {name for own, _, _ in self._read.values() for name in own}
+        self.others = {name: p for name, p in self.trained.items() if name not in known}
+
+    def __contains__(self, path: str) -> bool:
+        """Whether the attribute, or what it is computed from, is trained."""
+        return path in self._read
+
+    def pull_back(self, effective: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Parameter name -> gradient, from attribute -> gradient."""
+        grads: dict[str, Tensor] = {}
+        for path, (names, read, value) in self._read.items():
+            pieces: Sequence[Tensor] = [effective[path]]
+            if value is not None:
+                with torch.enable_grad():
+                    pieces = torch.autograd.grad(value(), read, effective[path], materialize_grads=True)
+            for name, piece in zip(names, pieces):
+                grads[name] = grads[name] + piece if name in grads else piece
+        return grads

@@ -1,0 +1,135 @@
+"""Back-propagation through time, whole or through the last k steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from longlag.layers import Jordan, _door
+from longlag.layers._module import Layer, State
+from longlag.learn._generic import call
+from longlag.learn._rule import Errors, Method, Rule
+from longlag.learn._state import Parts, StateForm, Values, copied, where
+
+
+class BPTT(Rule):
+    """Back-propagation through time: exact for every layer, memory O(T).
+
+    The trace keeps the inputs since `start`. `gradients` runs the layer over them again, with the weights as they
+    are now, and goes back through all of them: O(T w) a call. So hand it the errors of many steps at once.
+
+    >>> import torch, longlag as ll
+    >>> layer, rule = ll.GRU(3, 5), ll.learn.BPTT()
+    >>> x, state, trace, errors = torch.randn(50, 2, 3), None, rule.start(layer, 2), []
+    >>> for x_t in x:
+    ...     y, state, trace = rule.step(layer, x_t, state, trace)
+    ...     errors.append(y)  # the error of ½ Σ y²
+    >>> grads = rule.gradients(layer, trace, errors)
+    >>> (layer(x)[0] ** 2).sum().div(2).backward()
+    >>> torch.allclose(grads["weight_hh_l0"], layer.weight_hh_l0.grad, atol=1e-4)
+    True
+    """
+
+    deferred = True
+
+    def _method(self, layer: Layer) -> Method:
+        return Window(layer, None)
+
+
+class TruncatedBPTT(Rule):
+    """Back-propagation through the last k steps; the state is carried on, the step before them is a constant.
+
+    With the errors of the last k steps at every k-th, as `Online` does with ``every=k``, this is learning in chunks;
+    with the last error at every step, a window that slides along. Memory O(k).
+
+    Args:
+        k: number of steps an error goes back through, its own included.
+    """
+
+    deferred = True
+
+    def __init__(self, k: int) -> None:
+        self.window = _door.positive("TruncatedBPTT", "k", k)
+
+    def _method(self, layer: Layer) -> Method:
+        return Window(layer, self.window)
+
+    def __repr__(self) -> str:
+        return f"TruncatedBPTT({self.window})"
+
+
+class Window(Method):
+    """The last k steps of a layer (all of them for None), as inputs and the state before the first."""
+
+    def __init__(self, layer: Layer, k: int | None) -> None:
+        self.layer, self.k, self.form = layer, k, StateForm(layer)
+        self.trained = {name: p for name, p in layer.named_parameters() if p.requires_grad}
+
+    def start(self, batch: int) -> Values:
+        return {"steps": [], "states": []}
+
+    def step(
+        self,
+        x: Tensor,
+        state: State | None,
+        values: Values,
+        active: Tensor | None,
+        reset: Tensor | None,
+        teacher: Tensor | None,
+    ) -> tuple[Tensor, State, Values]:
+        past = self.form.enter(state, len(x))
+        before = past if reset is None else self.form.choose(reset, self.form.rest(len(x)), past)
+        y, new_state = call(self.layer, x, self.form.leave(before), teacher)
+        new = self.form.enter(new_state, len(x))
+        if isinstance(self.layer, Jordan) and self.layer.feedback == "sample" and teacher is None:
+            teacher = new[0]  # what was drawn is a constant of the steps to come
+        if active is not None:
+            y, new = where(active, y, 0.0), self.form.choose(active, new, past)
+        steps, states = values["steps"], values["states"]
+        steps.append({"x": x.clone(), "active": active, "reset": reset, "teacher": teacher})
+        if self.k or not states:
+            states.append(copied(past))
+        if self.k and len(steps) > self.k:
+            del steps[0], states[0]
+        return y, self.form.leave(new), values
+
+    def gradients(self, values: Values, dy: Errors) -> dict[str, Tensor]:
+        errors = [dy] if isinstance(dy, Tensor) else list(dy)
+        steps = values["steps"]
+        if len(errors) > len(steps):
+            raise ValueError(f"BPTT: dy_t must hold at most the {len(steps)} steps of the trace, got {len(errors)}")
+        with torch.enable_grad():
+            outputs = self._run(steps, values["states"][0])
+        scored = [(y, d) for y, d in zip(outputs[len(steps) - len(errors) :], errors) if d is not None]
+        if not scored:
+            return {name: torch.zeros_like(p) for name, p in self.trained.items()}
+        ys, ds = zip(*scored)
+        grads = torch.autograd.grad(ys, list(self.trained.values()), ds, materialize_grads=True)
+        return dict(zip(self.trained, grads))
+
+    def _run(self, steps: list[Values], state: Parts) -> Sequence[Tensor]:
+        """The outputs of the window, under autograd."""
+        taught = [step["teacher"] is not None for step in steps]
+        if any(step["active"] is not None for step in steps) or (any(taught) and not all(taught)):
+            return self._step_by_step(steps, state)
+        time = 1 if self.layer.batch_first else 0
+        given = {"targets": torch.stack([step["teacher"] for step in steps], time)} if all(taught) else {}
+        if any(step["reset"] is not None for step in steps):
+            none = torch.zeros(len(steps[0]["x"]), dtype=torch.bool, device=steps[0]["x"].device)
+            marks = [none if step["reset"] is None else step["reset"] for step in steps]
+            given["reset"] = torch.stack(marks, time)
+        y, _ = self.layer(torch.stack([step["x"] for step in steps], time), self.form.leave(state), **given)
+        return y.unbind(time)
+
+    def _step_by_step(self, steps: list[Values], state: Parts) -> list[Tensor]:
+        outputs = []
+        for step in steps:
+            B, reset, active = len(step["x"]), step["reset"], step["active"]
+            before = state if reset is None else self.form.choose(reset, self.form.rest(B), state)
+            y, new_state = call(self.layer, step["x"], self.form.leave(before), step["teacher"])
+            new = self.form.enter(new_state, B)
+            outputs.append(y if active is None else where(active, y, 0.0))
+            state = new if active is None else self.form.choose(active, new, state)
+        return outputs

@@ -1,0 +1,63 @@
+"""The forward learning of the local-feedback networks of 1992."""
+
+from __future__ import annotations
+
+from longlag.layers import LocalFeedbackNetwork, Recurrent
+from longlag.layers._module import Layer
+from longlag.learn._diagonal import Diagonal
+from longlag.learn._graph import Graph, Levels, LocalNetwork
+from longlag.learn._rule import Method, Rule
+
+
+class LocalForward(Rule):
+    """Learning local in space and time (Frasconi, Gori and Soda 1992): exact, O(w) time and memory per step.
+
+    One trace per weight into a unit j with feedback: E_jk ← λ_j E_jk + x_k, λ_j the gain of the unit's own loop;
+    dw_jk = δ_j E_jk, δ_j the error back-propagated within the step [LF-92 2.1].
+
+    Locality theorem [LF-92-ML 5]: exact if and only if no path from j to an output passes through another unit
+    with feedback, that is, if such units read the input, or units that are not trained. Other networks are refused,
+    unless ``cross``.
+
+    Args:
+        cross: keep the influence of lower weights on the units with feedback above them too: exact for every
+            number of layers, at O(H₂ w₁) time and memory for two and O(H₃ H₂ w₁) time for a third.
+
+    >>> import torch, longlag as ll
+    >>> net, rule = ll.LocalFeedbackNetwork(3, hidden=(2, 3, 4), output=(1, 1, 1)), ll.learn.LocalForward()
+    >>> state, trace = None, rule.start(net, batch_size=2)
+    >>> for x_t in torch.randn(50, 2, 3):
+    ...     y, state, trace = rule.step(net, x_t, state, trace)
+    >>> rule.gradients(net, trace, 2 * y)["groups.hidden_0_net.u_l0"].shape
+    torch.Size([3])
+    """
+
+    def __init__(self, cross: bool = False) -> None:
+        self.cross = cross
+
+    def _method(self, layer: Layer) -> Method:
+        method = Diagonal(self._graph(layer), self.cross)
+        if not self.cross:
+            for upper in method.graph.groups:
+                lower = [g.name for g in method.trained if g.name in method.graph.below(upper.name)]
+                if upper.loop and lower:
+                    raise ValueError(
+                        f"LocalForward: {layer._name}'s {upper.name} has feedback and reads trained units "
+                        f"({', '.join(lower)}), so local traces are not exact (locality theorem); "
+                        "LocalForward(cross=True), RTRL, BPTT and TruncatedBPTT serve it"
+                    )
+        return method
+
+    @staticmethod
+    def _graph(layer: Layer) -> Graph:
+        if isinstance(layer, LocalFeedbackNetwork):
+            return LocalNetwork(layer)
+        reason = "has no local feedback"
+        if isinstance(layer, Recurrent):
+            if not layer.cell.dense and layer.norm is None:
+                return Levels(layer)
+            reason = "feeds units back to each other" if layer.cell.dense else "couples units by its norm"
+        raise ValueError(
+            f"LocalForward: {layer._name} {reason}; RTRL, BPTT and TruncatedBPTT serve it, "
+            "LocalForward serves LocalFeedback, LocalFeedbackNetwork and cells with dense=False"
+        )

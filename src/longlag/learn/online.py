@@ -1,0 +1,262 @@
+"""Learning from an endless stream."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from longlag.layers import _door
+from longlag.layers._module import Layer, State
+from longlag.learn import _file
+from longlag.learn._rule import Rule, Trace
+from longlag.learn._state import copied, mapped
+
+HORIZON = 100  # scored steps over which the running loss looks back
+COUNTS = ("steps", "updates", "skipped", "_scored", "loss_now", "running_loss", "gradient_norm")
+
+
+class Online:
+    """Learns from a stream, one step at a time, without storing the past.
+
+    At every step the layer and the rule's trace advance; where there is a target, the loss of the read-out's output
+    gives the error dL/dy(t), the rule turns it into gradients, and every so many steps the optimiser uses their sum.
+
+    Args:
+        layer: any layer a rule serves.
+        readout: a module on the layer's output, trained too; None if the layer's output is the prediction.
+        loss: ``loss(output, target)``, or ``loss(output, target, mask)`` where a mask is given; see
+            `longlag.learn.losses`. Any function that returns a scalar tensor serves.
+        rule: how errors become gradients of the layer.
+        optimizer: over the parameters of layer and read-out. The learner sets and clears their ``grad``.
+        every: steps from one update to the next.
+        clip: largest global norm ν of the gradients; beyond it they are scaled by clip/ν [CLIP 5].
+
+    Attributes:
+        steps, updates: how many there were; skipped: updates left out because a gradient was not finite.
+        loss_now: the loss of the last scored step; running_loss: its exponential mean over some 100 scored steps.
+        gradient_norm: ν of the last update, before clipping.
+
+    >>> import torch, longlag as ll
+    >>> layer, readout = ll.LocalFeedback(1, 8), torch.nn.Linear(8, 1)
+    >>> optimizer = torch.optim.Adam([*layer.parameters(), *readout.parameters()], lr=0.01)
+    >>> learner = ll.learn.Online(layer, readout, ll.learn.squared_error, ll.learn.LocalForward(), optimizer)
+    >>> x = torch.sin(torch.arange(300.0) / 5).view(-1, 1, 1)
+    >>> for x_t, target in zip(x, x[1:]):
+    ...     output = learner.step(x_t, target)
+    >>> learner.steps, learner.running_loss < 0.1
+    (299, True)
+    """
+
+    def __init__(
+        self,
+        layer: Layer,
+        readout: nn.Module | None,
+        loss: Callable[..., Tensor],
+        rule: Rule,
+        optimizer: torch.optim.Optimizer,
+        *,
+        every: int = 1,
+        clip: float | None = None,
+    ) -> None:
+        if not isinstance(rule, Rule):
+            raise TypeError(f"Online: rule must be a rule of longlag.learn, got {type(rule).__name__}")
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise ValueError("Online: optimizer must not need the loss again, as LBFGS does: the past is gone")
+        if clip is not None and not clip > 0:
+            raise ValueError(f"Online: clip must be positive, got {clip!r}")
+        self.layer, self.readout, self.loss, self.rule, self.optimizer = layer, readout, loss, rule, optimizer
+        self.every, self.clip = _door.positive("Online", "every", every), clip
+        self.steps = self.updates = self.skipped = self._scored = 0
+        self.loss_now, self.running_loss, self.gradient_norm = math.nan, math.nan, math.nan
+        self.state: State | None = None
+        self.trace: Trace = rule.start(layer, 1)  # refuses what the rule cannot serve; replaced at the first step
+        self._errors: list[Tensor | None] = []  # of the steps not yet back-propagated, for rules that take several
+        self._parameters = dict(layer.named_parameters())
+        self._read = [] if readout is None else [p for p in readout.parameters() if p.requires_grad]
+        self._trained = [*(p for p in self._parameters.values() if p.requires_grad), *self._read]
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if not any(id(p) in held for p in self._trained):
+            raise ValueError("Online: optimizer must hold parameters of layer or readout, got none of them")
+
+    # ------------------------------------------------------------------------------------------------------ step
+    def step(
+        self,
+        x_t: Tensor,
+        target: Tensor | None = None,
+        mask: Tensor | None = None,
+        *,
+        active: Tensor | None = None,
+        reset: Tensor | None = None,
+        teacher: Tensor | None = None,
+    ) -> Tensor:
+        """One step of the stream; the output comes back, without a graph.
+
+        Args:
+            x_t: (B, I); or (I,) for a single stream, and then the other arguments without B, too.
+            target: what the loss takes; None: nothing is learned from this step.
+            mask: which samples are scored, handed to the loss.
+            active, reset, teacher: as in `Rule.step`.
+        """
+        if not isinstance(x_t, Tensor):
+            raise TypeError(f"Online: x_t at step {self.steps} must be a tensor, got {type(x_t).__name__}")
+        single = x_t.dim() == 1
+        if single:
+            given = (x_t, target, mask, active, reset, teacher)
+            x_t, target, mask, active, reset, teacher = mapped(lambda value: value.unsqueeze(0), given)
+        read = x_t if active is None else x_t[active]
+        if not (math.isfinite(read.sum()) or bool(torch.isfinite(read).all())):  # a sum of large numbers may overflow
+            raise ValueError(f"Online: x_t at step {self.steps} must be finite, got NaN or infinity")
+        trace = self.trace if self.steps else self.rule.start(self.layer, x_t.shape[0])
+        y, self.state, self.trace = self.rule.step(
+            self.layer, x_t, self.state, trace, active=active, reset=reset, teacher=teacher
+        )
+        self.steps += 1
+        if self.rule.deferred:
+            self._errors.append(None)
+        output = self._learn(y, target, mask)
+        if len(self._errors) == self.rule.window:
+            self._collect()
+        if self.steps % self.every == 0:
+            self.update()
+        return output.squeeze(0) if single else output
+
+    def _learn(self, y: Tensor, target: Tensor | None, mask: Tensor | None) -> Tensor:
+        """The output; and if there is a target, gradients added to what the next update will use."""
+        if target is None:
+            with torch.no_grad():
+                return y if self.readout is None else self.readout(y)
+        y = y.detach().requires_grad_()
+        with torch.enable_grad():
+            output = y if self.readout is None else self.readout(y)
+            loss = self.loss(output, target) if mask is None else self.loss(output, target, mask)
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise ValueError(f"Online: the loss at step {self.steps - 1} is {value}; no parameter was changed")
+        dy, *read = torch.autograd.grad(loss, [y, *self._read], materialize_grads=True)
+        for parameter, gradient in zip(self._read, read):
+            _add(parameter, gradient)
+        if self.rule.deferred:
+            self._errors[-1] = dy
+        else:
+            self._add_all(self.rule.gradients(self.layer, self.trace, dy))
+        self._scored += 1
+        self.loss_now = value
+        weight = max(1 / self._scored, 1 / HORIZON)
+        self.running_loss = value if self._scored == 1 else self.running_loss + weight * (value - self.running_loss)
+        return output.detach()
+
+    def _add_all(self, gradients: dict[str, Tensor]) -> None:
+        for name, gradient in gradients.items():
+            _add(self._parameters[name], gradient)
+
+    def _collect(self) -> None:
+        """Back-propagate the errors that wait."""
+        if any(error is not None for error in self._errors):
+            self._add_all(self.rule.gradients(self.layer, self.trace, self._errors))
+        self._errors = []
+
+    def update(self) -> None:
+        """Let the optimiser use the gradients since the last update; `step` calls it every ``every`` steps.
+
+        Call it at the end of a stream for the steps since. Without a scored step among them nothing happens.
+        """
+        self._collect()
+        trained = [p for p in self._trained if p.grad is not None]
+        if not trained:
+            return
+        grads = [p.grad for p in trained if p.grad is not None]
+        norms = [torch.linalg.vector_norm(gradient) for gradient in grads]
+        norm = self.gradient_norm = float(torch.linalg.vector_norm(torch.stack(norms)))  # ν [CLIP 5]
+        if not math.isfinite(norm):
+            self.skipped += 1  # [CLIP 5 skip]
+        else:
+            if self.clip is not None and norm > self.clip:
+                for p, gradient in zip(trained, grads):
+                    p.grad = gradient * (self.clip / norm)  # [CLIP 5 dθ]
+            self.optimizer.step()
+            self.updates += 1
+        for p in trained:
+            p.grad = None
+
+    # ------------------------------------------------------------------------------------------------------ file
+    def save(self, path: str | Path) -> None:
+        """Write the learner as it stands into a safetensors file: weights, state, traces, optimiser, counters."""
+        _file.write(Path(path), {"made_of": self._made_of(), **self._content()})
+
+    def load(self, path: str | Path) -> None:
+        """Go on where `save` was called, bit for bit. A file that does not fit changes nothing.
+
+        >>> import tempfile, torch, longlag as ll
+        >>> net = ll.LSTM97(1, blocks=2, output_size=1)
+        >>> optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        >>> learner = ll.learn.Online(net, None, ll.learn.squared_error, ll.learn.TruncatedRTRL(), optimizer)
+        >>> x, folder = torch.randn(9, 1, 1), tempfile.TemporaryDirectory()
+        >>> _ = learner.step(x[0], x[0]), learner.save(folder.name + "/learner.safetensors")
+        >>> once = [learner.step(x_t, x_t) for x_t in x]
+        >>> learner.load(folder.name + "/learner.safetensors")
+        >>> folder.cleanup()
+        >>> all(torch.equal(y, learner.step(x_t, x_t)) for x_t, y in zip(x, once))
+        True
+        """
+        path = Path(path)
+        content = _file.read(path, self.layer._weight.device)
+        ours, theirs = self._made_of(), content["made_of"]
+        for part, value in ours.items():
+            if theirs.get(part) != value:
+                raise ValueError(f"Online: {path.name} is from another {part}: {theirs.get(part)!r}, here {value!r}")
+        before = copied(self._content())
+        try:
+            self._restore(content)
+        except Exception:
+            self._restore(before)
+            raise
+
+    def _made_of(self) -> dict[str, Any]:
+        """What must be the same for a file to fit."""
+
+        def shapes(module: nn.Module | None) -> list[str]:
+            values = {} if module is None else module.state_dict()
+            return [f"{name} {tuple(v.shape)} {v.dtype}" for name, v in values.items()]
+
+        modules = {"layer": self.layer, "readout": self.readout}
+        made = {part: f"{module!r} with {', '.join(shapes(module))}" for part, module in modules.items()}
+        return made | {"rule": repr(self.rule), "optimizer": type(self.optimizer).__name__}
+
+    def _content(self) -> dict[str, Any]:
+        return {
+            "layer": dict(self.layer.state_dict()),
+            "readout": None if self.readout is None else dict(self.readout.state_dict()),
+            "optimizer": self.optimizer.state_dict(),
+            "grads": [p.grad for p in self._trained],
+            "errors": list(self._errors),
+            "state": self.state,
+            "trace": (self.trace.batch_size, self.trace.shape, self.trace.values),
+            "counts": [getattr(self, name) for name in COUNTS],
+        }
+
+    def _restore(self, content: dict[str, Any]) -> None:
+        self.layer.load_state_dict(content["layer"])
+        if self.readout is not None:
+            self.readout.load_state_dict(content["readout"])
+        self.optimizer.load_state_dict(content["optimizer"])
+        for p, gradient in zip(self._trained, content["grads"]):
+            p.grad = gradient
+        batch, shape, values = content["trace"]
+        fresh = self.rule.start(self.layer, batch)
+        self.trace, self.state, self._errors = (
+            Trace(fresh.method, batch, values, shape),
+            content["state"],
+            content["errors"],
+        )
+        for name, value in zip(COUNTS, content["counts"]):
+            setattr(self, name, value)
+
+
+def _add(parameter: Tensor, gradient: Tensor) -> None:
+    # never in place: two parameters may have been handed the same gradient
+    parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient

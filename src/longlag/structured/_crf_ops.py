@@ -1,0 +1,115 @@
+"""The CPU kernels as torch operators, and the choice between them and plain torch."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.library import custom_op
+
+from longlag.structured.chain import Chain
+
+ENGINES = ("auto", "reference", "cpu")
+PATIENCE = 1.0  # seconds of compiling after which the user is told
+
+
+def choose(request: str, emissions: Tensor, *, twice: bool = False) -> tuple[str, str]:
+    """The engine that will serve, and why; ``twice`` if second derivatives may be asked for."""
+    obstacle = _obstacle(emissions)
+    if request == "cpu" and obstacle:
+        raise ValueError(f"CRF: engine 'cpu' cannot serve this call: {obstacle}; engine='reference' can")
+    if request != "auto":
+        return request, "asked for by name"
+    if obstacle or twice:
+        return "reference", obstacle or "the kernels have no second derivatives"
+    return "cpu", "compiled kernels for the CPU"
+
+
+def _obstacle(emissions: Tensor) -> str | None:
+    """Why the kernels cannot serve, if they cannot."""
+    if emissions.device.type != "cpu":
+        return f"the emissions are on {emissions.device}"
+    if torch._C._are_functorch_transforms_active():
+        return "torch.func transforms need operations they can transform"
+    return None
+
+
+def run(name: str, *tensors: Tensor) -> Any:
+    """Call a kernel of `_crf_cpu` on contiguous float64 (or bool) arrays; long compiling is announced."""
+    from longlag.structured import _crf_cpu  # loads Numba
+
+    kernel = getattr(_crf_cpu, name)
+    arrays = [(x if x.dtype == torch.bool else x.double()).detach().contiguous().numpy() for x in tensors]
+    if kernel.signatures:
+        return kernel(*arrays)
+    text = f"longlag: compiling the CRF kernel {name} (once; the result is kept on disk) …"
+    timer = threading.Timer(PATIENCE, lambda: print(text, file=sys.stderr))
+    timer.daemon = True
+    timer.start()
+    try:
+        return kernel(*arrays)
+    finally:
+        timer.cancel()
+
+
+@custom_op("longlag::crf_log_partition", mutates_args=(), device_types="cpu")
+def log_partition(emissions: Tensor, mask: Tensor, a_s: Tensor, a_e: Tensor, A: Tensor) -> Tensor:
+    """log Z (B,)."""
+    return torch.from_numpy(run("log_partition", emissions, mask, a_s, a_e, A)).to(emissions.dtype)
+
+
+@custom_op("longlag::crf_gradient", mutates_args=(), device_types="cpu")
+def gradient(
+    g: Tensor, emissions: Tensor, mask: Tensor, a_s: Tensor, a_e: Tensor, A: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of Σ g log Z by emissions, a_s, a_e and A."""
+    found = run("gradient", g, emissions, mask, a_s, a_e, A)
+    dB, d_s, d_e, dA = (torch.from_numpy(x).to(emissions.dtype) for x in found)
+    return dB, d_s, d_e, dA
+
+
+@custom_op("longlag::crf_viterbi", mutates_args=(), device_types="cpu")
+def viterbi(emissions: Tensor, mask: Tensor, a_s: Tensor, a_e: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
+    """Best paths (B, T) and their scores (B,)."""
+    paths, scores = run("viterbi", emissions, mask, a_s, a_e, A)
+    return torch.from_numpy(paths), torch.from_numpy(scores).to(emissions.dtype)
+
+
+def marginals(chain: Chain) -> Tensor:
+    """P(y_t = k) = ∂ log Z / ∂B[t, k] (B, T, K)."""
+    return gradient(chain.emissions.new_ones(len(chain.emissions)), *chain)[0]
+
+
+@log_partition.register_fake
+def _(emissions, mask, a_s, a_e, A):
+    return emissions.new_empty(emissions.shape[0])
+
+
+@gradient.register_fake
+def _(g, emissions, mask, a_s, a_e, A):
+    return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (emissions, a_s, a_e, A))
+
+
+@viterbi.register_fake
+def _(emissions, mask, a_s, a_e, A):
+    return emissions.new_empty(emissions.shape[:2], dtype=torch.long), emissions.new_empty(emissions.shape[0])
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _log_partition_backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    dB, d_s, d_e, dA = gradient(g, *ctx.saved_tensors)
+    return dB, None, d_s, d_e, dA
+
+
+def _no_second_derivative(ctx: Any, *g: Tensor) -> None:
+    raise NotImplementedError("CRF: engine 'cpu' has no second derivatives, use engine='reference'")
+
+
+log_partition.register_autograd(_log_partition_backward, setup_context=_save)
+gradient.register_autograd(_no_second_derivative)
