@@ -25,7 +25,7 @@ LEFT = {room: set(CHAIN[:k]) for k, room in enumerate(CHAIN)}
 LEFT["structured"] = LEFT["learn"] - {"learn"}
 LEFT["tagger"] = LEFT["lab"] | {"structured"}
 LEFT["flow"] = LEFT["lab"]
-LEFT["cli"] |= {"structured", "tagger", "flow"}
+LEFT["cli"] |= {"structured", "tagger", "flow", ""}  # "": the package itself, all of which stands before the commands
 
 
 def name_of(module):

@@ -73,7 +73,7 @@ def test_the_source_shown_is_the_code_that_runs(cell):
 
 
 def test_the_only_engine_with_source_is_torch():
-    with pytest.raises(ValueError, match=r"^cell lstm: engine must be 'torch', got 'fortran'$"):
+    with pytest.raises(ValueError, match=r"^cell lstm: engine must be one of \['torch', 'cpu'\], got 'fortran'$"):
         cells.lstm.source("fortran")
 
 

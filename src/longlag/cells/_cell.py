@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import sympy
     from torch import Tensor
 
+PRINTERS: dict[str, Callable[[Cell], str]] = {}  # engine -> how it writes a cell; engines enter themselves
 _LANGUAGE = "sigmoid, tanh, relu, exp, + - * / and ** with a constant exponent"
 
 
@@ -120,10 +121,12 @@ class Cell:
         return {key: value for key, value in entries.items() if value != 0}
 
     def source(self, engine: str = "torch") -> str:
-        """The generated code, to be read. ``engine``: ``"torch"``."""
-        if engine != "torch":
-            raise ValueError(f"cell {self.name}: engine must be 'torch', got {engine!r}")
-        return "\n\n".join(self._torch_source(name) for name in ("step", "step_back", "partials"))
+        """The generated code, to be read. ``engine``: ``"torch"``, or the name of an engine that prints its own."""
+        if engine == "torch":
+            return "\n\n".join(self._torch_source(name) for name in ("step", "step_back", "partials"))
+        if engine not in PRINTERS:
+            raise ValueError(f"cell {self.name}: engine must be one of {['torch', *PRINTERS]}, got {engine!r}")
+        return PRINTERS[engine](self)
 
     @cached_property
     def key(self) -> str:
@@ -233,7 +236,8 @@ class Cell:
         for name in names:
             if not re.fullmatch(r"[a-zA-Z]\w*", name) or name == "y" or re.match(r"d_|D_|.*_new$", name):
                 raise ValueError(
-                    f"cell {self.name}: {name!r} cannot name an argument (a Python name, not 'y', 'd_…', 'D_…' or '…_new')"
+                    f"cell {self.name}: {name!r} cannot name an argument "
+                    "(a Python name, not 'y', 'd_…', 'D_…' or '…_new')"
                 )
             if name in (*_language.NAMES, "step"):
                 raise ValueError(f"cell {self.name}: {name!r} is a function's name and cannot name an argument")

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from longlag.cells import Cell
+from longlag.cells._cell import PRINTERS
 from longlag.engines import reference
 from longlag.engines._arguments import Norm as Norm
 from longlag.engines._choose import check as check
@@ -41,3 +42,12 @@ def run(
     from longlag.engines.cpu import run as cpu  # loads Numba
 
     return cpu.run(cell, x, W, b, U, state, params, **options)
+
+
+def _cpu_source(cell: Cell) -> str:
+    from longlag.engines.cpu import generate
+
+    return generate.source(cell, "float32", norm=False)
+
+
+PRINTERS["cpu"] = _cpu_source

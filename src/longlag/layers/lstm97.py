@@ -232,7 +232,7 @@ class LSTM97(Network):
             hid, ig, og, a = net.split(sizes, -1)
             each = lambda gate: gate.repeat_interleave(self.block_size, -1)  # noqa: E731  (gates serve a block)
             y_cell, s = cell.step(each(ig), a, *([each(og)] if self.output_gates else []), s)
-            y = torch.cat([torch.sigmoid(torch.cat([hid, ig, og], -1)), y_cell], -1)
+            y = torch.cat([torch.sigmoid(torch.cat([hid, ig, og], -1)), y_cell], -1)  # [LSTM-97 2 hid]
             return y, (y, s)
 
         return step

@@ -15,6 +15,7 @@ from typing import Any
 from longlag.cells import Cell
 from longlag.cells._code import Printer
 
+KNOWN = {"sigmoid", "tanh", "relu", "exp"}
 HEAD = '''"""CPU kernels of the cell {name} in {dtype}{norm}, written by longlag from its equations. Safe to delete."""
 
 import numpy as np
@@ -123,6 +124,9 @@ if dx.size > 0:
 
 def source(cell: Cell, dtype: str, norm: bool) -> str:
     """The module's text."""
+    for expression in (cell.output, *cell.expressions):
+        for unknown in sorted({type(f).__name__ for f in expression.atoms(_function_class())} - KNOWN):
+            raise ValueError(f"engine 'cpu' cannot print {unknown}(…) of cell {cell.name}; engine='reference' can")
     return _Writer(cell, dtype, norm).module()
 
 
@@ -324,6 +328,12 @@ class _Writer:
 
 
 _print = Printer(number="number({})", powers={2: "square({})", 3: "cube({})"}).assignments
+
+
+def _function_class() -> Any:
+    import sympy
+
+    return sympy.Function
 
 
 def _symbol(name: str) -> Any:
