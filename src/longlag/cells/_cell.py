@@ -135,7 +135,7 @@ class Cell:
         return hashlib.sha256((text + repr(self.expressions)).encode()).hexdigest()[:16]
 
     @cached_property
-    def output(self) -> sympy.Expr:
+    def output(self) -> Any:
         """y as a function of the inputs and of the new states, ``c_new``, …, where these occur in it."""
         import sympy
 

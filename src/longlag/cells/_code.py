@@ -34,7 +34,8 @@ class Printer:
         import sympy
 
         shared, results = sympy.cse(list(wanted.values()), symbols=sympy.numbered_symbols("_"), order="none")
-        pending = {str(symbol): value for symbol, value in shared} | dict(zip(wanted, results, strict=True))
+        pending: dict[str, Expression] = {str(symbol): value for symbol, value in shared}
+        pending |= dict(zip(wanted, results, strict=True))
         lines = []
         while pending:
             ready = next(

@@ -64,7 +64,8 @@ def check(case: Case) -> None:
     x = torch.randn(T, B, inputs)
     if case.same:
         case.ours.load_state_dict(case.theirs.state_dict())
-        ours, theirs = case.ours(x)[0], case.theirs(x)[0]
+        with torch.no_grad():
+            ours, theirs = case.ours(x)[0], case.theirs(x)[0]
         error = float((ours - theirs).abs().max())
         if not error < 1e-4:
             raise SystemExit(f"bench: {case.name} at {case.size} differs by {error:.1e}: not timed")
@@ -83,7 +84,8 @@ def step(layer: Any, x: Any) -> Callable[[], None]:
 def measure(ours: Callable[[], None], theirs: Callable[[], None], seconds: float, clock: Callable[[], float]) -> Any:
     """Medians and spread of both, taking turns: a busy machine then treats both alike."""
     times: tuple[list[float], list[float]] = ([], [])
-    ours(), theirs()
+    for call in (ours, theirs):
+        call()
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(times[0]) < 5:
         for call, list_ in zip((ours, theirs), times):

@@ -125,7 +125,8 @@ class Stack(Layer):
         return parts if s.batched else tuple(part.unsqueeze(1) for part in parts)
 
     def _leave_state(self, finals: Sequence[tuple[Tensor, ...]], s: _door.Sequences) -> State:
-        parts = tuple(torch.stack(part) if len(part) > 1 else part[0].unsqueeze(0) for part in zip(*finals))
+        layers = list(zip(*finals))
+        parts = tuple(torch.stack(part) if len(finals) > 1 else part[0].unsqueeze(0) for part in layers)
         parts = parts if s.batched else tuple(part.squeeze(1) for part in parts)
         return parts[0] if len(parts) == 1 else parts
 

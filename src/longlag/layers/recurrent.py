@@ -137,6 +137,8 @@ class Recurrent(Stack):
     def weights(self, k: int) -> Weights:
         """The weights of layer k as an engine takes them; k counts layers, then directions."""
         cell, H, suffix, own = self.cell, self.hidden_size, self._suffix(k), self._parameters
+        if "parametrizations" in self._modules:  # of any weight, by the user: its value is computed
+            own = {name: getattr(self, name, None) for name in (stem + suffix for stem in MATRICES)}
         W, U, b, b_hh, gamma, beta = [own.get(name + suffix) for name in MATRICES]
         assert W is not None
         b_recurrent = norm = None

@@ -10,6 +10,7 @@ packed matrices.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from longlag.cells import Cell
@@ -342,7 +343,7 @@ def _symbol(name: str) -> Any:
     return sympy.Symbol(name, real=True)
 
 
-def _indent(lines: list[str], by: int = 1) -> list[str]:
+def _indent(lines: Sequence[str], by: int = 1) -> list[str]:
     return ["    " * by + line for line in lines]
 
 

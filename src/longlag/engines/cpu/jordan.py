@@ -107,6 +107,10 @@ def backward(PW, PU, PR, PV, tau, lengths, reset, logits, h, z, d_z_out, d_fb, d
                 d_h[r] = zero
 
 
+_forward: Any = forward  # compiled; within the class the names are its methods
+_backward: Any = backward
+
+
 class Jordan(torch.autograd.Function):
     """(x, W, b, U, R, V, c_out, fb_0, h_0), (rest, targets, tau, lengths, reset, logits) -> z, fb, h."""
 
@@ -120,7 +124,7 @@ class Jordan(torch.autograd.Function):
         heard, before, h, z = (x.new_empty(T, B, k) for k in (l, m, m, l))
         packed = [_pack(matrix, True, x) for matrix in (W, U, R, V)]
         biases = [_array(x.new_zeros(k) if v is None else v) for v, k in ((b, m), (c_out, l))]
-        fb, state = forward(
+        fb, state = _forward(
             _array(x), packed[0], biases[0], *packed[1:], biases[1], _array(fb_0), _array(h_0), rest, targets, tau,
             *flags, options[5], *map(_array, (heard, before, h, z)),
         )  # fmt: skip
@@ -130,12 +134,12 @@ class Jordan(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *d_results: Tensor) -> Any:
+    def backward(ctx: Any, *d_results: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         x, W, b, U, R, V, c_out, _, _, heard, before, h, z = ctx.saved_tensors
         d_z_out, d_fb, d_h = (d.contiguous().clone() for d in d_results)
         d_r, d_z = torch.empty_like(h), torch.empty_like(z)
         d_x = x.new_empty(x.shape if ctx.needs_input_grad[1] else (0, 0, 0))
-        backward(
+        _backward(
             *(_pack(matrix, False, x) for matrix in (W, U, R, V)), ctx.tau, *ctx.flags, ctx.options[5],
             *map(_array, (h, z, d_z_out, d_fb, d_h, d_r, d_z, d_x)),
         )  # fmt: skip

@@ -45,7 +45,7 @@ class Call(NamedTuple):
 class Inputs(NamedTuple):
     """Tensors that may need gradients (or, as results, their gradients)."""
 
-    x: Tensor | None  # (T, B, I)
+    x: Any  # (T, B, I)
     W: Tensor  # (Gx·H, I)
     b: Tensor | None  # (Gx·H,)
     U: Tensor | None  # (Gy·H, H)
@@ -102,7 +102,7 @@ class _Recurrent(torch.autograd.Function):
     def forward(ctx: Any, call: Call, *given: Any) -> Any:
         rest, n = given[7:], len(call.cell.fed_back)
         save = any(ctx.needs_input_grad)
-        ends, kept = _forward(call, Inputs(*given[:7], rest[:n], rest[n:]), save)
+        ends, kept = _forward(call, Inputs._make([*given[:7], rest[:n], rest[n:]]), save)
         if save:
             ctx.call, ctx.kept = call, kept[1:]
             ctx.save_for_backward(kept.out, *given)  # an output may not hang on ctx itself: that would be a cycle
@@ -112,7 +112,7 @@ class _Recurrent(torch.autograd.Function):
     def backward(ctx: Any, *d_results: Tensor) -> Any:
         call, (out, *given) = ctx.call, ctx.saved_tensors
         rest, n = given[7:], len(call.cell.fed_back)
-        inputs = Inputs(*given[:7], rest[:n], rest[n:])
+        inputs = Inputs._make([*given[:7], rest[:n], rest[n:]])
         if torch.is_grad_enabled():  # a backward pass that is itself to be differentiated
             return (None, *_differentiable_gradients(call, inputs, d_results, ctx.needs_input_grad[1:]))
         d = _backward(call, inputs, Kept(out, *ctx.kept), d_results[0], d_results[1:], ctx.needs_input_grad[1])
@@ -167,7 +167,6 @@ def _shapes(call: Call, x: Any, W: Tensor, state: Sequence[Tensor], save: bool) 
 
 def _backward(call: Call, given: Inputs, kept: Kept, d_out: Tensor, d_ends: Sequence[Tensor], needs_x: bool) -> Inputs:
     cell, x, W, a = call.cell, given.x, given.W, kept.a
-    assert x is not None
     B, H = a.shape[1], a.shape[3]
     d_a = np.empty_like(a)
     d_rec = np.empty_like(kept.rec) if kept.rec.size else d_a
@@ -224,9 +223,9 @@ def _arrays(*tensors: Tensor | None) -> list[np.ndarray]:
 def _shared(call: Call, given: Inputs, kept: Kept, *, forward: bool) -> list[Any]:
     """The arguments that ``forward`` and ``backward`` share, in the order of `generate`."""
     arguments: list[Any] = _arrays(given.x)
-    arguments += [product.pack(*_arrays(given.W), forward), kept.a]
+    arguments += [product.pack(_arrays(given.W)[0], forward), kept.a]
     if given.U is not None:
-        arguments += [product.pack(*_arrays(given.U), forward), kept.source]
+        arguments += [product.pack(_arrays(given.U)[0], forward), kept.source]
     if kept.rec.size:
         arguments.append(kept.rec)
     arguments += _arrays(given.bias, *given.state, *given.params, given.gamma, given.beta)
@@ -253,7 +252,6 @@ def _absent(dtype: str) -> tuple[np.ndarray, ...]:
 
 def _over_batch(kernel: Any, arguments: list[Any], given: Inputs) -> None:
     """Run a kernel on the batch; a row's numbers do not depend on how it is cut."""
-    assert given.x is not None
     T, batch, _ = given.x.shape
     work = T * batch * (given.W.numel() + (0 if given.U is None else given.U.numel()))
     _in_pieces(kernel, arguments, batch, work)
