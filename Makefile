@@ -21,7 +21,7 @@ check: $(VENV)/ready
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
 reproduce: $(VENV)/ready  ## the main job
-	$(BIN)/python examples/adding.py
+	$(BIN)/longlag reproduce --profile quick
 
 format: $(VENV)/ready
 	$(BIN)/ruff check --fix .

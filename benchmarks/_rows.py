@@ -62,7 +62,7 @@ def append(
     spread: float | None = None,
     on: str | None = None,
 ) -> None:
-    """Add a row to ``results.csv`` and print it; ``ratio`` is value over baseline."""
+    """Add a row to ``results.csv`` and print it; ``ratio`` is value over baseline, ``on`` another device."""
     ratio = None if baseline is None else value / baseline
     written = lambda number: "" if number is None else f"{number:.4g}"  # noqa: E731
     versions = [platform.python_version(), *map(importlib.metadata.version, ("torch", "numba")), longlag.__version__]
@@ -76,7 +76,5 @@ def append(
             writer.writerow(COLUMNS)
         writer.writerow(row)
     against = "" if baseline is None else f"   baseline {written(baseline)} {unit}, ratio {written(ratio)}"
-    print(
-        f"{name}: {written(value)} {unit}{against}" + ("" if spread is None else f"   (spread {spread:.0%})"),
-        flush=True,
-    )
+    width = "" if spread is None else f"   (spread {spread:.0%})"
+    print(f"{name}: {written(value)} {unit}{against}{width}", flush=True)

@@ -240,27 +240,28 @@ def test_running_loss():
     same(online.running_loss, mean)
 
 
-@pytest.mark.parametrize(
-    ("rule", "layer"),
-    [
-        (LocalForward(), ll.LocalFeedbackNetwork(1, (1, 3, 2), (1, 0, 0), bias=True, dtype=torch.float64)),
-        (TruncatedRTRL(), ll.LSTM97(1, 2, 2, 0, 1, output="linear", init_range=0.5, dtype=torch.float64)),
-        (RTRL(), ll.LSTM97(1, 2, 1, 1, 1, output="linear", init_range=0.5, dtype=torch.float64)),
-    ],
-    ids=["LocalForward", "TruncatedRTRL", "RTRL"],
-)
-def test_a_delayed_copy_is_learned(rule, layer):
+COPIERS = {
+    "LocalForward": (LocalForward(), lambda: ll.LocalFeedbackNetwork(1, (1, 3, 2), (1, 0, 0), bias=True, **DEFAULTS)),
+    "TruncatedRTRL": (TruncatedRTRL(), lambda: ll.LSTM97(1, 2, 2, 2, 1, output="linear", init_range=0.5, **DEFAULTS)),
+    "RTRL": (RTRL(), lambda: ll.Elman(1, 4, **DEFAULTS)),
+}
+
+
+@pytest.mark.parametrize("name", COPIERS)
+def test_a_delayed_copy_is_learned(name):
     """The target is the input before the last: nothing can be learned without the past."""
     torch.manual_seed(0)
+    rule, make = COPIERS[name]
+    layer, readout = make(), nn.Linear(4, 1, dtype=torch.float64) if name == "RTRL" else None
+    parameters = [*layer.parameters(), *(readout.parameters() if readout else [])]
     with torch.no_grad():
-        for p in layer.parameters():
+        for p in parameters:
             p += 0.2 * torch.randn_like(p)
-    optimizer = torch.optim.Adam(layer.parameters(), lr=0.03)
-    online = Online(layer, None, squared_error, rule, optimizer, clip=1.0)
-    x = 0.5 * torch.sign(torch.randn(800, 8, 1, dtype=torch.float64))
+    online = Online(layer, readout, squared_error, rule, torch.optim.Adam(parameters, lr=0.02), clip=1.0)
+    x = 0.5 * torch.sign(torch.randn(1000, 8, 1, dtype=torch.float64))
     online.step(x[0])
     first = None
-    for t in range(1, 800):
+    for t in range(1, 1000):
         online.step(x[t], x[t - 1])
         first = online.running_loss if t == 100 else first
     assert online.running_loss < 0.25 * first

@@ -118,7 +118,7 @@ def test_teachers_and_windows():
         TruncatedBPTT(0)
     bptt = TruncatedBPTT(2)
     y, _, trace = bptt.step(layer, randn(2, 3), None, bptt.start(layer, 2))
-    with refuses("BPTT: dy_t must hold at most the 1 steps of the trace, got 2"):
+    with refuses("TruncatedBPTT: dy_t must hold at most the 1 steps of the trace, got 2"):
         bptt.gradients(layer, trace, [y, y])
 
 

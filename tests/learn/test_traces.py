@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from helpers import DEFAULTS, parts, randn, same, whole
-from learn.course import autograd, case, forward, make, serves
+from helpers import DEFAULTS, batch_axis, parts, randn, same, whole
+from learn.course import MAKERS, autograd, case, forward, make, serves
 from torch import nn
 from torch.nn.utils import parametrizations
 
@@ -21,8 +21,7 @@ def test_a_batch_is_its_sequences_alone(rule, name):
     layer = make(name)
     c = case(layer)
     together = forward(rule, layer, c)
-    axis = 0 if c.x.shape[1] == parts(c.state)[0].shape[0] and parts(c.state)[0].dim() == 2 else 1
-    alone = {}
+    alone, axis = {}, batch_axis(layer)
     for b in range(3):
         one = slice(b, b + 1)
         state = whole(part.narrow(axis, b, 1) for part in parts(c.state))
@@ -44,17 +43,19 @@ def test_padding_may_hold_anything(rule, name):
 
 @pairs
 def test_what_the_user_changes_afterwards_does_not_matter(rule, name):
-    """x and state handed in are copied where they are needed later; a trace's clone is left alone."""
+    """x, state and masks handed in are copied where they are needed later; a trace's clone is left alone."""
     layer = make(name)
     c = case(layer, ragged=False)
     wanted = forward(rule, layer, c)[2]
     trace, state, total = rule.start(layer, 3), whole(part.clone() for part in parts(c.state)), {}
     for t in range(len(c.x)):
-        x_t = c.x[t].clone()
+        x_t, active, reset = c.x[t].clone(), torch.tensor([True] * 3), torch.tensor([False] * 3)
         kept, before = trace.clone(), whole(part.clone() for part in parts(state))
         rule.step(layer, x_t, state, trace)
-        y, new, trace = rule.step(layer, x_t, state, kept)
+        y, new, trace = rule.step(layer, x_t, state, kept, active=active, reset=reset)
         x_t.fill_(99.0)
+        active.fill_(False)
+        reset.fill_(True)
         for part in parts(state):
             part.fill_(99.0)
         assert all(bool((part != 99).any()) for part in parts(before))
@@ -148,3 +149,42 @@ def test_gradients_may_be_asked_for_again_and_are_each_their_own():
             gradient.mul_(7)  # must not reach another parameter's
         same({name: g / 7 for name, g in first.items()}, kept, f"{rule}", 1e-12)
         same(rule.gradients(layer, trace, torch.ones_like(y)), kept, f"{rule}", 0.0)
+
+
+EXACT = [pair for pair in PAIRS if not isinstance(pair[0], TruncatedBPTT)]  # whose window counts the pauses
+
+
+@pytest.mark.parametrize(("rule", "name"), EXACT, ids=lambda value: str(value))
+def test_a_sample_may_pause_and_go_on(rule, name):
+    """Steps in which a sample is not active do not exist for it."""
+    layer = make(name)
+    c = case(layer, ragged=False)
+    active = torch.tensor([[1, 0, 0], [1, 1, 0], [0, 1, 1], [1, 0, 1], [0, 0, 1], [1, 1, 0], [1, 1, 1]]).bool()
+    trace, state, together = rule.start(layer, 3), c.state, {}
+    for t, x_t in enumerate(c.x):
+        _, state, trace = rule.step(layer, x_t, state, trace, active=active[t])
+        for key, gradient in rule.gradients(layer, trace, c.dy[t]).items():
+            together[key] = together.get(key, 0) + gradient
+    alone, axis = {}, batch_axis(layer)
+    for b in range(3):
+        steps, one = active[:, b], slice(b, b + 1)
+        state = whole(part.narrow(axis, b, 1) for part in parts(c.state))
+        single = c._replace(x=c.x[steps, one], state=state, dy=c.dy[steps, one])
+        for key, gradient in forward(rule, layer, single)[2].items():
+            alone[key] = alone.get(key, 0) + gradient
+    same(together, alone, f"{rule}", 1e-10)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_nothing_is_made_on_another_device(name):
+    """On the meta device every operation that mixes devices fails; numbers are not computed."""
+    layer = MAKERS[name]().to("meta")
+    x, active = torch.zeros(2, layer.input_size, dtype=torch.float64, device="meta"), torch.tensor([True, False])
+    masks = {"active": active.to("meta"), "reset": active.to("meta")}
+    for rule in RULES:
+        if serves(rule, layer):
+            state, trace = None, rule.start(layer, 2)
+            for given in ({}, masks, {}):
+                y, state, trace = rule.step(layer, x, state, trace, **given)
+                grads = rule.gradients(layer, trace, torch.zeros_like(y))
+            assert {t.device.type for t in (y, *parts(state), *grads.values())} == {"meta"}

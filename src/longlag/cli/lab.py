@@ -1,10 +1,10 @@
 """`longlag reproduce`, `longlag report`, `longlag experiments`: the laboratory from the command line."""
 
-import shlex
 import sys
 import webbrowser
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,15 +37,16 @@ def reproduce(
     Finished trials are kept: run the same command again to go on after an interruption.
     """
     from longlag import report as pages
+    from longlag.lab.run import described
     from longlag.lab.run import reproduce as run
 
     with told():
         chosen = select(profile, experiment)
-        with progress(chosen) as announce:
+        with progress() as announce:
             outcome = run(
                 chosen, out, trials=trials, seed=seed, jobs=jobs, backend=backend, address=address, announce=announce,
-                waiting=lambda: typer.echo("Another run holds the store: waiting for it to end.", err=True),
-                command=shlex.join(["longlag", *map(plain, sys.argv[1:])]),
+                say=partial(typer.echo, err=True),
+                command=described("longlag", sys.argv[1:]),
             )  # fmt: skip
         written = pages.write(out, chosen, seed)
     for line in summary(pages.rows(out, chosen, seed)):
@@ -59,7 +60,7 @@ def report(
     profile: Profile = "paper",
     seed: FirstSeed = 1000,
     out: Out = OUT,
-    open: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,  # noqa: A002
+    open: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
 ) -> None:
     """Write report.html, report.md and report.csv from the results in a folder; runs nothing."""
     from longlag import report as pages
@@ -86,11 +87,6 @@ def experiments(profile: Profile = "paper") -> None:
         typer.echo(f"{e.name:<22}{e.reading:<9}{e.table:<7}{count:<9}{e.trials:<8}{e.cap:>10,}   {success}, {after}")
 
 
-def plain(word: str) -> str:
-    """A word of the command without the folders of this machine."""
-    return Path(word).name if Path(word).is_absolute() else word
-
-
 def select(profile: str, names: Sequence[str] | None) -> "tuple[Experiment, ...]":
     """The experiments asked for."""
     from longlag.lab import profiles
@@ -114,8 +110,8 @@ def told() -> Iterator[None]:
 
 
 @contextmanager
-def progress(experiments: "Sequence[Experiment]") -> "Iterator[Announce]":
-    """One line per experiment that has begun: trials, successes, time left. Quiet when not a terminal."""
+def progress() -> "Iterator[Announce]":
+    """One line per experiment under way: trials, successes, time left; done ones stay above. Quiet if no terminal."""
     if not sys.stderr.isatty():
         yield lambda progress: None
         return
@@ -131,11 +127,13 @@ def progress(experiments: "Sequence[Experiment]") -> "Iterator[Announce]":
             table.add_row(*line)
         return table
 
-    with Live(picture("compiling"), console=Console(stderr=True), refresh_per_second=4) as live:
+    with Live(picture("compiling"), console=Console(stderr=True, highlight=False), refresh_per_second=4) as live:
 
         def announce(p) -> None:
             key = p.experiment.name, p.experiment.reading
             lines[key] = (*key, f"{p.done}/{p.wanted}", f"{p.successes}")
+            if p.done == p.wanted:
+                live.console.print("  ".join(lines.pop(key)[:3]), f"trials, {p.successes} successful")
             live.update(picture(f"about {p.left / 60:.1f} minutes left"))
 
         yield announce

@@ -56,7 +56,7 @@ class Cross:
                 new = {out: _chain(partials, out, read) for out in ("y", *k.loop)}
                 outputs[k.name] = new["y"]
                 for part, X_q in X.items():
-                    X_q.copy_(new[part])
+                    X_q.copy_(new[part])  # [LF-92-ML 5 P]
 
     def _nets(self, j: str, k: Group, W: Tensor, own: list[Tensor], outputs: Influence) -> Influence:
         """∂net/∂θ_j (B, H_k, w_j) of every gate of k."""

@@ -34,8 +34,7 @@ class Dense(Method):
         reset: Tensor | None,
         teacher: Tensor | None,
     ) -> tuple[Tensor, State, Values]:
-        past = self.form.enter(state, len(x))
-        before = past if reset is None else self.form.choose(reset, self.form.rest(len(x)), past)
+        past, before = self.form.begin(state, len(x), reset)
         now = self.one_step.linear(x, before)
         influence = {
             block.key: self._advance(values["influence"].get(block.key), block, now.J, active, reset)

@@ -64,9 +64,8 @@ class Diagonal(Method):
         reset: Tensor | None,
         teacher: Tensor | None,
     ) -> tuple[Tensor, State, Values]:
-        form, B = self.graph.form, x.shape[0]
-        past = form.enter(state, B)
-        before = past if reset is None else form.choose(reset, form.rest(B), past)
+        form = self.graph.form
+        past, before = form.begin(state, len(x), reset)
         self._advance(values)
         if reset is not None:
             rested = reset.view(-1, 1, 1)
@@ -114,7 +113,7 @@ class Diagonal(Method):
                 last, own = values["last"][group.name], values["own"][group.name]
                 _advance(own["weights"], last["partials"], group.traced, last["source"].unsqueeze(-2))
                 if group.cell.params:
-                    _advance(own["params"], last["partials"], group.cell.params, None)
+                    _advance(own["params"], last["partials"], group.cell.params, values["ones"].unsqueeze(-2))
         if active is not None:
             kept = ~active.view(-1, 1, 1)
             _each(traces, lambda E, old: E.copy_(torch.where(kept, old, E)), frozen)
@@ -160,15 +159,15 @@ def _gradient(group: Group, values: Values, nets: Tensor, through: Traces) -> tu
         if part in through:
             d, traces = through[part].unsqueeze(-1), values["own"][group.name]
             by_gate = dW.view(len(group.cell.gates), group.units, -1)[group.traced_rows]
-            by_gate += (d * traces["weights"][part]).sum(1)  # [LF-92 2.1 g], [LSTM-97 3.1 dw_ig, dw_cell]
+            by_gate += (d * traces["weights"][part]).sum(1)  # [LF-92 2.1 g], [LSTM-97 3.1 dw]
             if params:
                 past = (d * traces["params"][part]).sum(1).squeeze(-1)
                 dparams = [direct + more for direct, more in zip(dparams, past)]
     return dW, dparams
 
 
-def _advance(E: Traces, partials: Partials, names: tuple[str, ...], source: Tensor | None) -> None:
-    """E_q ← Σ_r (∂q/∂r) E_r + (∂q/∂name) source, in place; E_q (names, B, H, width), source (B, 1, width) or 1."""
+def _advance(E: Traces, partials: Partials, names: tuple[str, ...], source: Tensor) -> None:
+    """E_q ← Σ_r (∂q/∂r) E_r + (∂q/∂name) source, in place; E_q (names, B, H, width), source (B, 1, width)."""
     new = E if len(E) == 1 else {part: torch.zeros_like(E_q) for part, E_q in E.items()}
     for part, E_q in new.items():
         if new is E:
@@ -179,9 +178,9 @@ def _advance(E: Traces, partials: Partials, names: tuple[str, ...], source: Tens
                     E_q += E_r * (p.unsqueeze(-1) if isinstance(p, Tensor) else p)
         direct = _column(partials, part, names, E_q)
         if isinstance(direct, Tensor):
-            E_q.add_(direct) if source is None else E_q.addcmul_(direct, source)
+            E_q.addcmul_(direct, source)  # [LF-92 2.1 E], [LSTM-97 3.1 A], [LSTM-97 3.1 B], [LSTM-FG 1.3 E]
         elif direct:
-            E_q.add_(direct) if source is None else E_q.add_(source, alpha=direct)
+            E_q.add_(source, alpha=direct)
     if new is not E:
         for part, E_q in E.items():
             E_q.copy_(new[part])
@@ -192,11 +191,8 @@ def _column(partials: Partials, part: str, names: tuple[str, ...], like: Tensor)
     values = [partials.get((part, name), 0.0) for name in names]
     if len(values) == 1:
         return values[0].unsqueeze(-1) if isinstance(values[0], Tensor) else values[0]
-    shape = like.shape[1:3]
-    wide = [
-        v if isinstance(v, Tensor) and v.shape == shape else torch.as_tensor(v).to(like).expand(shape) for v in values
-    ]
-    return torch.stack(wide).unsqueeze(-1)
+    wide = [v if isinstance(v, Tensor) else torch.as_tensor(v).to(like) for v in values]
+    return torch.stack([v if v.shape == like.shape[1:3] else v.expand(like.shape[1:3]) for v in wide]).unsqueeze(-1)
 
 
 def _scale(E: Tensor, gain: Tensor | float | None) -> None:

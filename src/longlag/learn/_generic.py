@@ -39,7 +39,8 @@ class Generic(Method):
     def start(self, batch: int) -> Values:
         S = sum(part.numel() for part in self.form.rest(1))
         w = sum(p.numel() for p in self.carried.values())
-        return {"influence": self.layer._weight.new_zeros(batch, S, w), "seen": {}, "active": None}
+        none = self.layer._weight.new_zeros(batch, S, w)
+        return {"influence": none, "next": none, "seen": {}, "active": None}
 
     def step(
         self,
@@ -50,13 +51,13 @@ class Generic(Method):
         reset: Tensor | None,
         teacher: Tensor | None,
     ) -> tuple[Tensor, State, Values]:
-        past, E = self.form.enter(state, len(x)), values["next"] if values["seen"] else values["influence"]
-        before = past
+        past, before = self.form.begin(state, len(x), reset)
+        E = values["next"]
         if reset is not None:
-            before, E = self.form.choose(reset, self.form.rest(len(x)), past), where(reset, torch.zeros_like(E), E)
+            E = where(reset, torch.zeros_like(E), E)
         if self.carried:
             y, new, J, direct = self._linearise(x, before, teacher)
-            following = torch.baddbmm(direct, J, E)
+            following = torch.baddbmm(direct, J, E)  # [JORDAN 2 S]
         else:
             y, state = call(self.layer, x, self.form.leave(before), teacher)
             new, following = self.form.enter(state, len(x)), E
@@ -80,7 +81,7 @@ class Generic(Method):
                 new = self.form.enter(after, 1)
                 return torch.cat([part.flatten() for part in new]), (y, new)
 
-            s, back, (y, new) = torch.func.vjp(step, parameters, one, has_aux=True)
+            s, back, (y, new) = torch.func.vjp(step, parameters, one, has_aux=True)  # pyright: ignore[reportAssignmentType]
             by_parameter, by_state = torch.func.vmap(back)(torch.eye(len(s), dtype=s.dtype, device=s.device))
             J = torch.cat([g.flatten(1) for g in by_state], 1)
             rows.append((y, new, J, torch.cat([g.flatten(1) for g in by_parameter.values()], 1)))

@@ -49,7 +49,7 @@ class Method(abc.ABC):
 
 
 class Trace:
-    """What a rule remembers of the past: tensors, the first dimension of each being the sample.
+    """What a rule remembers of the past, for every sample its own.
 
     `Rule.step` uses up the trace it is given: its buffers are reused for the one it returns. `clone` keeps a copy.
 
@@ -131,6 +131,7 @@ class Rule(abc.ABC):
             teacher = _teacher(self._name, layer, teacher, trace.batch_size)
         if active is not None:
             x_t = where(active, x_t, 0.0)  # padding may hold anything
+        active, reset, teacher = copied((active, reset, teacher))  # traces keep them
         with torch.no_grad():
             y, state, values = trace.method.step(x_t, state, trace.values, active, reset, teacher)
         return y, state, Trace(trace.method, trace.batch_size, values, tuple(y.shape))

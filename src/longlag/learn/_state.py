@@ -51,10 +51,10 @@ class StateForm:
     def leave(self, parts: Parts) -> State:
         return parts[0] if len(parts) == 1 else parts
 
-    def begin(self, state: State | None, batch: int, reset: Tensor | None) -> Parts:
-        """The parts a step starts from: the state, at rest where ``reset``."""
-        parts = self.enter(state, batch)
-        return parts if reset is None else self.choose(reset, self.rest(batch), parts)
+    def begin(self, state: State | None, batch: int, reset: Tensor | None) -> tuple[Parts, Parts]:
+        """The parts of the state handed in, and those the step starts from: at rest where ``reset``."""
+        past = self.enter(state, batch)
+        return past, past if reset is None else self.choose(reset, self.rest(batch), past)
 
     def choose(self, mask: Tensor, yes: Parts, no: Parts) -> Parts:
         """Per sample: mask (B,)."""

@@ -35,7 +35,7 @@ class BPTT(Rule):
     deferred = True
 
     def _method(self, layer: Layer) -> Method:
-        return Window(layer, None)
+        return Window(self._name, layer, None)
 
 
 class TruncatedBPTT(Rule):
@@ -54,7 +54,7 @@ class TruncatedBPTT(Rule):
         self.window = _door.positive("TruncatedBPTT", "k", k)
 
     def _method(self, layer: Layer) -> Method:
-        return Window(layer, self.window)
+        return Window(self._name, layer, self.window)
 
     def __repr__(self) -> str:
         return f"TruncatedBPTT({self.window})"
@@ -63,8 +63,8 @@ class TruncatedBPTT(Rule):
 class Window(Method):
     """The last k steps of a layer (all of them for None), as inputs and the state before the first."""
 
-    def __init__(self, layer: Layer, k: int | None) -> None:
-        self.layer, self.k, self.form = layer, k, StateForm(layer)
+    def __init__(self, owner: str, layer: Layer, k: int | None) -> None:
+        self.owner, self.layer, self.k, self.form = owner, layer, k, StateForm(layer)
         self.trained = {name: p for name, p in layer.named_parameters() if p.requires_grad}
 
     def start(self, batch: int) -> Values:
@@ -79,8 +79,7 @@ class Window(Method):
         reset: Tensor | None,
         teacher: Tensor | None,
     ) -> tuple[Tensor, State, Values]:
-        past = self.form.enter(state, len(x))
-        before = past if reset is None else self.form.choose(reset, self.form.rest(len(x)), past)
+        past, before = self.form.begin(state, len(x), reset)
         y, new_state = call(self.layer, x, self.form.leave(before), teacher)
         new = self.form.enter(new_state, len(x))
         if isinstance(self.layer, Jordan) and self.layer.feedback == "sample" and teacher is None:
@@ -99,7 +98,9 @@ class Window(Method):
         errors = [dy] if isinstance(dy, Tensor) else list(dy)
         steps = values["steps"]
         if len(errors) > len(steps):
-            raise ValueError(f"BPTT: dy_t must hold at most the {len(steps)} steps of the trace, got {len(errors)}")
+            raise ValueError(
+                f"{self.owner}: dy_t must hold at most the {len(steps)} steps of the trace, got {len(errors)}"
+            )
         with torch.enable_grad():
             outputs = self._run(steps, values["states"][0])
         scored = [(y, d) for y, d in zip(outputs[len(steps) - len(errors) :], errors) if d is not None]

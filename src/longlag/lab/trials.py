@@ -1,0 +1,227 @@
+"""A trial: a pure function of (experiment, seed), run inside compiled code, with a record as its result.
+
+Four streams of chance spring from the seed: weights, training data, test data, and the sequences of the final test;
+where a trial stops therefore changes nothing before it. Weights are those of the very sequence that met the criterion.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longlag.lab.example import activity
+from longlag.lab.experiment import Experiment, Goal, Legal, Memory, Test, Window
+from longlag.lab.models import MemoryModel, build
+from longlag.tasks import EmbeddedReber, Ragged
+
+CURVE_POINTS = 120
+SETS = 3  # pairs of string sets in E1
+
+
+@dataclass(frozen=True)
+class Reached:
+    """A stage: after how many training sequences, and figures of the test that followed."""
+
+    goal: str
+    sequences: int
+    test: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a trial found. `curve`: (sequences, mean |error| since the point before); `example`: one solved sequence."""
+
+    experiment: str
+    reading: str
+    seed: int
+    success: bool
+    sequences: int
+    reached: list[Reached]
+    curve: list[tuple[int, float]]
+    note: str = ""
+    example: dict[str, Any] | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain data, for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "Record":
+        """The inverse of `as_dict`."""
+        reached = [Reached(**stage) for stage in data["reached"]]
+        return cls(**{**data, "reached": reached, "curve": [(int(n), float(e)) for n, e in data["curve"]]})
+
+
+@dataclass
+class Run:
+    """A trial under way."""
+
+    experiment: Experiment
+    seed: int
+    seen: int = 0
+    diverged: bool = False
+    reached: list[Reached] = field(default_factory=list)
+    curve: list[tuple[int, float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        weights, self.data, self.tests, self.final = (np.random.default_rng([self.seed, k]) for k in range(4))
+        self.model = build(self.experiment.learner, weights)
+
+    @property
+    def goal(self) -> Goal | None:
+        """What is to be reached next; None at the end."""
+        goals = self.experiment.stop.goals
+        return goals[len(self.reached)] if len(self.reached) < len(goals) else None
+
+    def blocks(self, size: int) -> Iterator[Ragged]:
+        """Training data, `size` sequences at a time, until the cap, the last goal or a number that is none."""
+        while self.goal is not None and not self.diverged and self.seen < self.experiment.cap:
+            yield self.experiment.task.sample(min(size, self.experiment.cap - self.seen), self.data)
+
+    def learn(self, batch: Ragged) -> NDArray:
+        """Train; the largest and the mean error of each sequence, (2, n)."""
+        errors = self.model.train(batch)
+        self.seen += len(batch)
+        self.curve.append((self.seen, float(errors.mean.mean())))
+        self.diverged = not np.isfinite(errors.mean).all()
+        return np.stack([errors.largest, errors.mean])
+
+    def reach(self) -> None:
+        """Note the stage and test it on fresh sequences."""
+        stop, goal = self.experiment.stop, self.goal
+        assert goal is not None
+        count = 0 if isinstance(stop, Legal) else stop.final
+        test = judge(self, self.experiment.task.sample(count, self.final)) if count else {}
+        self.reached.append(Reached(goal.name, self.seen, test))
+
+
+def judge(run: Run, batch: Ragged) -> dict[str, float]:
+    """Wrong sequences and errors of a final test. "Correct" is |y − ŷ| < bound for all outputs."""
+    stop = run.experiment.stop
+    assert not isinstance(stop, Legal)
+    errors = run.model.test(batch)
+    wrong = int((~(errors.largest < stop.bound)).sum())
+    mean_square = errors.squared.sum() / (len(batch) * batch.output_size)
+    return {
+        "wrong": wrong,
+        "of": len(batch),
+        "misclassified": wrong / len(batch),
+        "mean error": float(errors.mean.mean()),
+        "rmse": float(np.sqrt(mean_square)),
+    }
+
+
+def first_hit(goal: Goal, wrong: NDArray, mean: NDArray, size: int, start: int) -> int | None:
+    """The first position ≥ start where the `size` sequences up to it satisfy a goal."""
+    if len(wrong) < size:
+        return None
+    wrongs, means = (np.concatenate([[0.0], np.cumsum(values)]) for values in (wrong, mean))
+    ok = (wrongs[size:] - wrongs[:-size] < goal.fewer_than) & ((means[size:] - means[:-size]) / size < goal.mean)
+    ends = np.flatnonzero(ok) + size - 1
+    ends = ends[ends >= start]
+    return int(ends[0]) if len(ends) else None
+
+
+def follow_window(run: Run, stop: Window) -> None:
+    """Train until the last `stop.size` training sequences satisfy each goal in turn. [E4] [E5] [E6a] [E6b]"""
+    history = np.empty((2, 0))  # largest and mean error of the sequences so far, as many as matter
+    for batch in run.blocks(stop.block):
+        while len(batch) and run.goal is not None:
+            before, seen = run.model.copy(), run.seen
+            errors = np.concatenate([history, run.learn(batch)], axis=1)
+            start = history.shape[1]
+            hit = first_hit(run.goal, ~(errors[0] < stop.bound), errors[1], stop.size, start)
+            count = len(batch) if hit is None else hit + 1 - start
+            if hit is not None:  # back to the sequence that met the goal
+                run.model, run.seen = before, seen
+                run.curve.pop()
+                run.learn(batch.take(np.arange(count)))
+                run.reach()
+            history = errors[:, : start + count][:, -(stop.size - 1) :]
+            if count == len(batch):
+                break
+            batch = batch.take(np.arange(count, len(batch)))  # the rest is still to be learned
+
+
+def satisfies(run: Run, stop: Test, goal: Goal, drawn: Ragged | None) -> bool:
+    """Does the net pass the test? Given up as soon as too many are wrong: sequences are tried in growing portions."""
+    wrong, total, done, portion = 0, 0.0, 0, 16
+    size = stop.size if drawn is None else len(drawn)
+    while done < size:
+        count = min(portion, size - done)
+        if drawn is None:
+            batch = run.experiment.task.sample(count, run.tests)
+        else:
+            batch = drawn if count == size else drawn.take(np.arange(done, done + count))
+        errors = run.model.test(batch, stop.last)
+        wrong += int((~(errors.largest < stop.bound)).sum())
+        total += float(errors.mean.sum())
+        done, portion = done + count, 2 * portion
+        if not wrong < goal.fewer_than:
+            return False
+    return total / size < goal.mean
+
+
+def follow_test(run: Run, stop: Test) -> None:
+    """Train, testing frozen weights every so often, until they pass each goal in turn. [E2a] [E2b] [E2c] [E3a]"""
+    drawn = None if stop.fresh else run.experiment.task.sample(stop.size, run.tests)
+    if drawn is not None and stop.distinct:
+        assert drawn.labels is not None
+        drawn = drawn.take(np.unique(drawn.labels, return_index=True)[1])
+    for batch in run.blocks(stop.every):
+        run.learn(batch)
+        while run.goal is not None and satisfies(run, stop, run.goal, drawn):
+            run.reach()
+
+
+def follow_legal(run: Run, stop: Legal) -> None:
+    """Train on strings of a fixed set until the legal symbols are always the most active ones. [E1]"""
+    task = run.experiment.task
+    assert isinstance(task, EmbeddedReber)
+    sets = task.sets(run.seed // 100 * 100 + run.seed % SETS)
+    legal = [task.legal(strings) for strings in sets]
+    for _ in run.blocks(1):
+        run.learn(sets[0].take(run.data.integers(0, len(sets[0]), stop.every)))
+        if all(most_active(run.model.outputs(strings), allowed) for strings, allowed in zip(sets, legal)):
+            run.reach()
+
+
+def most_active(outputs: NDArray, legal: NDArray) -> bool:
+    """Is every legal output above every other one, at every step?"""
+    lowest = np.where(legal, outputs, np.inf).min(1)
+    return bool((lowest > np.where(legal, -np.inf, outputs).max(1)).all())
+
+
+def thinned(curve: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """At most CURVE_POINTS points, each the mean over the sequences since the one before."""
+    ends, errors = (np.array(column) for column in zip(*curve))
+    counts = np.diff(ends, prepend=0)
+    starts = np.unique(np.linspace(0, len(curve), CURVE_POINTS, endpoint=False).astype(int))
+    means = np.add.reduceat(errors * counts, starts) / np.add.reduceat(counts, starts)
+    last = np.append(starts[1:], len(curve)) - 1
+    return [(int(n), float(f"{e:.4g}")) for n, e in zip(ends[last], means)]
+
+
+def trial(experiment: Experiment, seed: int) -> Record:
+    """Train one net as the experiment says, until it succeeds or has seen the cap.
+
+    >>> from longlag.lab.hs97 import experiment_6
+    >>> record = trial(experiment_6(symbols=2), seed=1)
+    >>> record.success, 10_000 < record.sequences < 80_000, record.reached[0].test["wrong"] < 20
+    (True, True, True)
+    """
+    if not isinstance(seed, int) or seed < 0:
+        raise ValueError(f"trial: seed must be a non-negative int, got {seed!r}")
+    run = Run(experiment, seed)
+    follow = {Window: follow_window, Test: follow_test, Legal: follow_legal}[type(experiment.stop)]
+    follow(run, experiment.stop)
+    success = run.goal is None
+    example = None
+    if success and isinstance(run.model, MemoryModel) and isinstance(experiment.learner, Memory):
+        example = activity(experiment, run.model, run.final)
+    note = "diverged" if run.diverged else ""
+    return Record(
+        experiment.name, experiment.reading, seed, success, run.seen, run.reached, thinned(run.curve), note, example
+    )

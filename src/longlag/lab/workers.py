@@ -1,0 +1,85 @@
+"""Where trials run: processes of this machine (joblib), or a Dask or Ray cluster. Results come as they end."""
+
+import platform
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from longlag.lab.experiment import Experiment
+from longlag.lab.trials import Record, trial
+
+Job = tuple[Experiment, int]
+Done = tuple[Experiment, Record, float, str]
+Stream = Callable[[Sequence[Job]], Iterable[Done]]
+
+
+def work(job: Job) -> Done:
+    """A trial, its processor time, and the machine it ran on."""
+    begun = time.process_time()
+    record = trial(*job)
+    return job[0], record, time.process_time() - begun, platform.node()
+
+
+def loaded(module: str, extra: str) -> Any:
+    """A module that only an extra brings."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        text = f"reproduce: backend {extra!r} needs the extra of that name (pip install 'longlag[{extra}]')"
+        raise ValueError(f"{text}, got {error}") from error
+
+
+@contextmanager
+def local(jobs: int, address: str | None = None) -> Iterator[Stream]:
+    """Processes of this machine; one job runs in this very process."""
+    if jobs == 1:
+        yield partial(map, work)
+        return
+    from joblib import Parallel, delayed
+
+    def stream(todo: Sequence[Job]) -> Iterable[Done]:
+        # batch_size 1: a finished trial never waits for another one
+        options: dict[str, Any] = {"return_as": "generator_unordered", "batch_size": 1}
+        parallel: Any = Parallel(n_jobs=jobs, **options)
+        return parallel(delayed(work)(job) for job in todo)
+
+    yield stream
+
+
+@contextmanager
+def dask(jobs: int, address: str | None) -> Iterator[Stream]:
+    """A Dask cluster, by the address of its scheduler."""
+    distributed = loaded("distributed", "dask")
+
+    with distributed.Client(address) as client:
+
+        def stream(todo: Sequence[Job]) -> Iterable[Done]:
+            futures = client.map(work, todo, pure=False)
+            return (future.result() for future in distributed.as_completed(futures))
+
+        yield stream
+
+
+@contextmanager
+def ray(jobs: int, address: str | None) -> Iterator[Stream]:
+    """A Ray cluster, by the address of its head."""
+    cluster = loaded("ray", "ray")
+    cluster.init(address=address, ignore_reinit_error=True)
+    remote = cluster.remote(work)
+
+    def stream(todo: Sequence[Job]) -> Iterable[Done]:
+        left = [remote.remote(job) for job in todo]
+        while left:
+            ready, left = cluster.wait(left)
+            yield from cluster.get(ready)
+
+    try:
+        yield stream
+    finally:
+        cluster.shutdown()
+
+
+BACKENDS = {"local": local, "dask": dask, "ray": ray}

@@ -1,0 +1,4 @@
+"""Records to tables, plots and one page. Nothing is run here."""
+
+from longlag.report.page import rows as rows
+from longlag.report.page import write as write
