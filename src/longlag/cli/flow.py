@@ -10,32 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from torch import Tensor
+from longlag.cli._specimens import Kind, adding, build, noise, rescale
 
+if TYPE_CHECKING:
     from longlag.flow._result import Result
-    from longlag.layers._module import Layer
 
 app = typer.Typer(
     no_args_is_help=True,
     help="See why gradients vanish, and where memory lives. Each command writes a picture and its numbers as CSV.",
 )
-
-
-class Kind(StrEnum):
-    """Layers by name."""
-
-    elman = "elman"
-    rnn97 = "rnn97"
-    leaky = "leaky"
-    gru = "gru"
-    lstm = "lstm"
-    lstm97 = "lstm97"
-    skip = "skip"
-    jordan = "jordan"
-    echo = "echo"
-    local_net = "local-net"
-    local_activation = "local-activation"
 
 
 class Method(StrEnum):
@@ -246,7 +229,6 @@ def compare(
             typer.echo(f"{name}: {one.regime[0]}, {float(one.rate[-1].median()):.4g} per step")
 
 
-# ------------------------------------------------------------------------------------------------------- their parts
 @contextmanager
 def told() -> Iterator[None]:
     """Bad input is one line, not a traceback."""
@@ -260,80 +242,3 @@ def told() -> Iterator[None]:
 def write(result: Result, out: Path, **options: object) -> None:
     """The picture at ``out``, the numbers beside it."""
     typer.echo(f"{result.save(out, **options)}, {result.to_csv(out.with_suffix('.csv'))}")
-
-
-def noise(length: int, sequences: int, inputs: int, seed: int) -> Tensor:
-    """Gaussian noise (T, B, I)."""
-    import torch
-
-    for name, value in {"length": length, "sequences": sequences, "inputs": inputs}.items():
-        if value < 1:
-            raise ValueError(f"flow: {name} must be a positive int, got {value}")
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(length, sequences, inputs, generator=generator, dtype=torch.float64)
-
-
-def build(kind: Kind, inputs: int, hidden: int, seed: int) -> Layer:
-    """A float64 layer by name, as it is initialised."""
-    import torch
-
-    import longlag as ll
-
-    torch.manual_seed(seed)
-    dtype = torch.float64
-    makers = {
-        Kind.elman: lambda: ll.Elman(inputs, hidden, dtype=dtype),
-        Kind.rnn97: lambda: ll.Recurrent(ll.cells.rnn97, inputs, hidden, dtype=dtype),
-        Kind.leaky: lambda: ll.Leaky(inputs, hidden, alpha=10.0, dtype=dtype),
-        Kind.gru: lambda: ll.GRU(inputs, hidden, dtype=dtype),
-        Kind.lstm: lambda: ll.LSTM(inputs, hidden, forget_bias=1.0, dtype=dtype),
-        Kind.lstm97: lambda: ll.LSTM97(inputs, hidden, dtype=dtype),
-        Kind.skip: lambda: ll.Skip(inputs, hidden, delays=(10,), dtype=dtype),
-        Kind.jordan: lambda: ll.Jordan(inputs, hidden, hidden, dtype=dtype),
-        Kind.echo: lambda: ll.EchoState(inputs, hidden, 1, density=0.5, dtype=dtype),
-        Kind.local_net: lambda: ll.LocalFeedback(inputs, hidden, feedback="net", dtype=dtype),
-        Kind.local_activation: lambda: ll.LocalFeedback(inputs, hidden, feedback="activation", dtype=dtype),
-    }
-    return makers[kind]()
-
-
-def rescale(layer: Layer, radius: float) -> None:
-    """Give the recurrent matrix this spectral radius."""
-    import torch
-
-    U = dict(layer.named_parameters()).get("weight_hh_l0")
-    if U is None or U.shape[0] != U.shape[1]:
-        raise ValueError(
-            f"flow error: --gain needs a layer with one square recurrent matrix, got {type(layer).__name__}"
-        )
-    with torch.no_grad():
-        U.mul_(radius / torch.linalg.eigvals(U).abs().max())
-
-
-def adding(hidden: int, length: int, updates: int, seed: int) -> tuple[Layer, Tensor, list[int]]:
-    """An LSTM trained on the adding problem, one sequence (T, 1, 2) of it, and its two marked steps."""
-    import numpy as np
-    import torch
-
-    import longlag as ll
-    from longlag import tasks
-
-    torch.manual_seed(seed)
-    rng, task = np.random.default_rng(seed), tasks.Adding(length)
-    lstm, readout = ll.LSTM(2, hidden, forget_bias=4.0), torch.nn.Linear(hidden, 1)
-    with torch.no_grad():
-        lstm.get_parameter("bias_ih_l0")[:hidden] = -3.0  # input gates start nearly closed, as in 1997
-    parameters = [*lstm.parameters(), *readout.parameters()]
-    optimizer = torch.optim.Adam(parameters, 0.01)
-    for _ in range(updates):
-        x, targets, lengths = task.sample(32, rng).padded()
-        _, (h, _) = lstm(x, lengths=lengths)
-        optimizer.zero_grad()
-        (readout(h[0]) - targets).square().mean().backward()
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
-    while True:  # nine sequences in ten have two marks
-        x, _, _ = task.sample(1, rng).padded()
-        marked = (x[:, 0, 1] == 1).nonzero().flatten().tolist()
-        if len(marked) == 2:
-            return lstm, x, marked

@@ -1,0 +1,156 @@
+"""One look into a recurrent layer in the middle of training: gradients by lag, gates, dead and drifting units."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from longlag.cells import Cell
+from longlag.flow._cell_run import CellRun
+from longlag.flow._run import Run, linearise
+from longlag.layers import LSTM97
+from longlag.layers._module import Layer, State
+from longlag.layers._network import Network
+
+EDGE = 0.1  # a gate in the outer tenth of its range, on either side, is saturated
+STILL = 1e-3  # an output whose standard deviation over steps and sequences is below this is dead
+FAR, STEADY = 3.0, 0.9  # a state beyond ±3 that moved the same way in 9 of 10 steps drifts
+
+Watched = Layer | nn.RNNBase
+
+
+@dataclass
+class Call:
+    """What one forward call left behind; gradients arrive during the backward pass. Nothing is copied."""
+
+    module: Watched
+    x: Tensor
+    state: tuple[Tensor, ...] | None
+    lengths: Tensor | None
+    gradients: dict[int, Tensor] = field(default_factory=dict)  # of y (0) and of the parts of the final state (1, …)
+
+    def hear(self, output: tuple[Tensor, State]) -> tuple[Tensor, State]:
+        """The same output, asking for its gradients. Views: the layer itself may go on using its last state."""
+        y, state = output
+        values = [v.view_as(v) for v in ((y, state) if isinstance(state, Tensor) else (y, *state))]
+        for i, value in enumerate(values):
+            if value.requires_grad:
+                value.register_hook(functools.partial(self._gradient, i))
+        return values[0], values[1] if isinstance(state, Tensor) else tuple(values[1:])
+
+    def _gradient(self, i: int, gradient: Tensor | None) -> None:
+        if gradient is not None:  # an operator may say that there is none
+            self.gradients[i] = gradient
+
+    @property
+    def state_axis(self) -> int:
+        """Where a part of the state keeps its sequences."""
+        return 0 if isinstance(self.module, Network) else 1
+
+    def time_first(self, value: Tensor) -> Tensor:
+        """x, y or a gradient of it as (T, B, …)."""
+        if self.x.dim() == 2:
+            return value.unsqueeze(1)
+        return value.transpose(0, 1) if self.module.batch_first else value
+
+    def batch(self, part: Tensor, which: slice) -> Tensor:
+        """Some sequences of a part of the state."""
+        part = part.unsqueeze(self.state_axis) if self.x.dim() == 2 else part
+        return part[which] if self.state_axis == 0 else part[:, which]
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was seen: numbers by name, and which units are dead or drifting."""
+
+    numbers: dict[str, float]
+    dead: list[int]
+    drifting: list[int]
+
+
+@torch.no_grad()
+def look(call: Call, sequences: int) -> Look:
+    """Run a few sequences of a call again, without dropout, and read off what there is to see."""
+    steps, few = len(call.time_first(call.x)), slice(sequences)
+    if call.lengths is not None:  # the longest alone: no padding then
+        longest = int(call.lengths.argmax())
+        steps, few = int(call.lengths[longest]), slice(longest, longest + 1)
+    run = _run_again(call, steps, few)
+    numbers = dict(_by_lag(run, *_errors(call, run, few)))
+    for gate, share in _gates(call.module, run):
+        numbers[f"gate/{gate}/low"] = float((share < EDGE).float().mean())
+        numbers[f"gate/{gate}/high"] = float((share > 1 - EDGE).float().mean())
+    dead = run.outputs.flatten(0, 1).std(0, correction=0) < STILL
+    one_way = run.states.diff(dim=0).sign().mean(0).abs() >= 2 * STEADY - 1  # (B, n)
+    drifting = (one_way & (run.states[-1].abs() > FAR)).any(0)
+    numbers |= {"dead": float(dead.float().mean()), "drifting": float(drifting.float().mean())}
+    return Look(numbers, dead.nonzero().flatten().tolist(), drifting.nonzero().flatten().tolist())
+
+
+def _run_again(call: Call, steps: int, few: slice) -> Run:
+    x = call.time_first(call.x.detach())[:steps, few]
+    parts = None if call.state is None else tuple(call.batch(part.detach(), few) for part in call.state)
+    state = parts[0] if parts is not None and len(parts) == 1 else parts
+    return linearise("watch", call.module, x.transpose(0, 1) if call.module.batch_first else x, state)
+
+
+def _errors(call: Call, run: Run, few: slice) -> tuple[Tensor, Tensor]:
+    """∂L/∂y (T, B, O) and ∂L/∂(final state) (B, n), zero where the loss does not read them."""
+    dy = torch.zeros_like(run.outputs)
+    if 0 in call.gradients:
+        dy = call.time_first(call.gradients[0])[: run.steps, few]
+    found = {i: call.batch(d, few) for i, d in call.gradients.items() if i}
+    parts = [found.get(i, torch.zeros_like(part)) for i, part in enumerate(run.parts(run.states[-1]), 1)]
+    return dy, run.flat(parts)
+
+
+def _by_lag(run: Run, dy: Tensor, ds: Tensor) -> Iterator[tuple[str, float]]:
+    """‖∂L_t/∂state(t−q)‖ for q = 1, 2, 4, …, mean over sequences; t: the last step that the loss reads."""
+    read = (dy != 0).any(-1)  # (T, B)
+    read[-1] |= (ds != 0).any(-1)
+    if not run.size or not bool(read.any()):
+        return
+    steps = torch.arange(1, run.steps + 1, device=dy.device).unsqueeze(-1)
+    last = (steps * read).amax(0) - 1  # (B,), −1 if the loss reads nothing of a sequence
+    error, norms = ds.unsqueeze(-1), []  # ds is 0 but where last = T − 1
+    for t in reversed(range(run.steps)):
+        now = torch.where((last == t).unsqueeze(-1), dy[t], torch.zeros_like(dy[t]))
+        error, _ = run.pull(t, error, now.unsqueeze(-1))
+        norms.append(error.norm(dim=(1, 2)))
+    table = torch.stack(norms[::-1])  # [t, b]: of the state that step t reads
+    q = 1
+    while q <= int(last.max()) + 1:
+        row = last - q + 1  # state(last − q) is what this step reads
+        values = table[row.clamp(min=0), torch.arange(len(last), device=row.device)]
+        yield f"lag/{q}", float(values[row >= 0].mean())
+        q *= 2
+
+
+def _gates(module: Watched, run: Run) -> Iterator[tuple[str, Tensor]]:
+    """Every gate, as a share of its range, 0..1."""
+    if isinstance(run, CellRun):
+        for k, level in enumerate(run.levels):
+            for gate, squash in squashes(run.cell).items():
+                value = level.gates[gate]
+                yield f"l{k}.{gate}", torch.sigmoid(value) if squash == "sigmoid" else (torch.tanh(value) + 1) / 2
+    elif isinstance(module, LSTM97):
+        groups = run.states[1:].split([*module.sections.values(), module.cells], -1)
+        yield from ((name, group) for name, group in zip(("ig", "og"), groups[1:3]) if group.numel())
+
+
+def squashes(cell: Cell) -> dict[str, str]:
+    """The net inputs that a cell squashes by themselves: gate -> ``"sigmoid"`` or ``"tanh"``.
+
+    >>> from longlag import cells
+    >>> squashes(cells.lstm)
+    {'i': 'sigmoid', 'f': 'sigmoid', 'g': 'tanh', 'o': 'sigmoid'}
+    """
+    import sympy
+
+    calls = {call for expression in cell.expressions for call in expression.atoms(sympy.Function)}
+    found = {(str(call.args[0]), type(call).__name__) for call in calls}
+    return {gate: squash for gate in cell.gates for squash in ("sigmoid", "tanh") if (gate, squash) in found}

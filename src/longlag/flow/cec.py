@@ -1,0 +1,139 @@
+"""The constant error carousel of 1997: what the internal state keeps of an error. [LSTM-97 4 CEC]"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from longlag.flow._result import Result
+from longlag.flow._run import linearise, time_step
+from longlag.flow._style import COLOURS, new_figure, style
+from longlag.layers import LSTM97
+from longlag.layers._module import State
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Partials = dict[tuple[str, str], Tensor]
+
+
+@dataclass(frozen=True)
+class Carousel(Result):
+    """What becomes of an error of the internal states s(t), q steps earlier; C memory cells.
+
+    Attributes:
+        lags: (Q,) 0..t.
+        cut: (Q, B, C) = ∂s_j(t)/∂s_j(t−q) when net inputs pass no error back, the rule of 1997: 1, exactly.
+        full: (Q, B, C) = the same derivative with nothing cut.
+        full_norm: (Q, B) = ‖∂s(t)/∂s(t−q)‖₂ with nothing cut.
+        entering: (B, C) = y_og(t) h′(s(t)): by this an error of the cell's output is scaled when it enters at t;
+        leaving_cell, leaving_gate: (Q, B, C) = y_ig g′ and g σ′ of step t−q: by this when it leaves into the
+            weights of the cell or of the input gate. Nothing else scales it, however large q is.
+    """
+
+    lags: Tensor
+    cut: Tensor
+    full: Tensor
+    full_norm: Tensor
+    entering: Tensor
+    leaving_cell: Tensor
+    leaving_gate: Tensor
+
+    def columns(self) -> dict[str, Tensor]:
+        Q, B, C = self.cut.shape
+        return {
+            "lag": self.lags.repeat_interleave(B * C),
+            "sequence": torch.arange(B).repeat_interleave(C).repeat(Q),
+            "cell": torch.arange(C).repeat(Q * B),
+            "with_cuts": self.cut.flatten(),
+            "without_cuts": self.full.flatten(),
+            "norm_without_cuts": self.full_norm.unsqueeze(-1).expand(Q, B, C).flatten(),
+        }
+
+    def plot(self, axes: Axes | None = None) -> Figure:
+        """∂s(t)/∂s(t−q) against q, with the cuts of 1997 and without."""
+        with style():
+            if axes is None:
+                _, axes = new_figure()
+            assert axes is not None
+            values = self.full.flatten(1)
+            axes.plot(self.lags, self.cut.flatten(1)[:, 0], color=COLOURS[2], lw=2, label="with the cuts of 1997: 1")
+            axes.plot(self.lags, values.median(-1).values, color=COLOURS[0], label="nothing cut (median, range)")
+            axes.fill_between(self.lags, values.amin(-1), values.amax(-1), color=COLOURS[0], alpha=0.18, lw=0)
+            axes.set_xlim(0, int(self.lags[-1]))
+            axes.set_xlabel("lag q (steps)")
+            axes.set_ylabel("∂s(t)/∂s(t−q), cell by cell")
+            axes.set_title("The constant error carousel")
+            axes.legend(loc="best")
+        figure = axes.get_figure(root=True)
+        assert figure is not None
+        return figure
+
+
+@torch.no_grad()
+def carousel(network: nn.Module, x: Tensor, t: int | None = None, *, state: State | None = None) -> Carousel:
+    """The derivative of the internal states through time: with the cuts of 1997, and without.
+
+    ∂s(t)/∂s(t−1) = 1 when [y_hid; y_ig; y_og; y_cell] pass no error back through net inputs. [LSTM-97 4 CEC]
+    Without cuts s(t−q) also acts through y_cell(t−q) on all that follows.
+
+    Args:
+        network: `LSTM97` with at least one block.
+        x: (T, B, I), (B, T, I) if ``batch_first``, or (T, I); state: where the run starts.
+        t: the step where the error arrives; the last by default.
+
+    >>> import torch, longlag as ll
+    >>> from longlag import flow
+    >>> found = flow.carousel(ll.LSTM97(2, blocks=2, block_size=2, init_range=0.5), torch.randn(50, 3, 2))
+    >>> bool((found.cut == 1).all()), bool((found.full[20] == 1).all())
+    (True, False)
+    """
+    if not isinstance(network, LSTM97) or not network.blocks:
+        name = type(network).__name__
+        raise TypeError(f"carousel: cannot analyse {name}: it must be LSTM97 with at least one block")
+    run = linearise("carousel", network, x, state)
+    t = time_step("carousel", t, run.steps)
+    partials = cell_partials(network, run.x, run.states)
+    B, C, first = run.x.shape[1], network.cells, run.size - network.cells  # s stands last in the state
+    ds = run.eye()[:, :, first:]  # (B, n, C): column j is the error of s_j(t)
+    full = []
+    for q in range(t + 1):
+        # s acts directly, and through y_cell = y_og h(s), which stands just before it
+        full.append(ds[:, first:] + partials["y", "s"][t - q].unsqueeze(-1) * ds[:, first - C : first])
+        ds = run.pull(t - q, ds)[0]
+    matrices = torch.stack(full).mT  # (Q, B, C, C): ∂s_j(t)/∂s_m(t−q)
+    kept = partials["s", "s"][: t + 1].flip(0)  # lag 0 first
+    cut = torch.cat([torch.ones(1, B, C).to(kept), kept[:-1].cumprod(0)])  # [LSTM-97 4 CEC]
+    return Carousel(
+        torch.arange(t + 1),
+        cut.cpu(),
+        matrices.diagonal(dim1=-2, dim2=-1).cpu(),
+        torch.linalg.matrix_norm(matrices, 2).cpu(),
+        partials["y", "s"][t].cpu(),
+        partials["s", "a"][: t + 1].flip(0).cpu(),
+        partials["s", "i"][: t + 1].flip(0).cpu(),
+    )
+
+
+def cell_partials(network: LSTM97, x: Tensor, states: Tensor) -> Partials:
+    """Partials of the memory cells along a run, each (T, B, C); gates i and o are shared by a block.
+
+    x (T, B, I); states (T + 1, B, R + C) = [y; s] before, between and after the steps.
+    """
+    from longlag.cells import memory_cell
+
+    w, b = network.weights()
+    net = linear(x, w[:, : network.input_size], b)
+    y, s = states[:-1].split([states.shape[-1] - network.cells, network.cells], -1)
+    if network.recurrent:
+        net = net + linear(y, w[:, network.input_size :])
+    _, ig, og, a = net.split(list(network.sections.values()), -1)
+    ig, og = (gate.repeat_interleave(network.block_size, -1) for gate in (ig, og))
+    cell = memory_cell(network.g, network.h, network.output_gates)
+    values = cell.partials(ig, a, *([og] if network.output_gates else []), s)
+    return {key: torch.as_tensor(value, dtype=x.dtype, device=x.device).expand_as(a) for key, value in values.items()}
