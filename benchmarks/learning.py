@@ -6,8 +6,8 @@
     python benchmarks/learning.py plot docs/img/learning.png
 
 Times are processor times of one thread. Peak memory is that of a process of its own for every row, from the start of
-the stream on (Linux). The streams: random inputs, a target at every tenth step, an update after it. BPTT keeps the whole
-stream and goes back through it once, at the end; it is run until it needs more than LIMIT.
+the stream on (Linux). The streams: random inputs, a target at every tenth step, an update after it. BPTT keeps the
+whole stream and goes back through it once, at the end; it is run until it needs more than LIMIT.
 """
 
 from __future__ import annotations

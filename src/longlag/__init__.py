@@ -1,7 +1,9 @@
 """longlag: recurrent networks as equations, with exact gradients through time or in real time."""
 
 from longlag import cells as cells
+from longlag import flow as flow
 from longlag import learn as learn
+from longlag import tasks as tasks
 from longlag.cells import cell as cell
 from longlag.layers import GRU as GRU
 from longlag.layers import LSTM as LSTM
