@@ -158,33 +158,46 @@ def memory(short: int = 1_000, long: int = 1_000_000) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------- plot
-def plot(file: str) -> None:
-    """Memory and time against the length of the stream."""
+LENGTHS = (100, 300, 1_000, 3_000, 10_000, 30_000, 100_000, 300_000)
+LABELS = {
+    "LocalForward": "LocalForward, 4 local units",
+    "TruncatedRTRL": "TruncatedRTRL, LSTM97 with 4 cells",
+    "RTRL": "RTRL, LSTM97 with 4 cells",
+    "BPTT": "BPTT, 4 local units",
+    "BPTT, LSTM97": "BPTT, LSTM97 with 4 cells",
+}
+Measured = dict[str, dict[int, dict[str, float]]]
+
+
+def lengths() -> Measured:
+    """Memory and time of every learner against the length of its stream; the flat ones not to the end."""
+    measured: Measured = {which: {} for which in LABELS}
+    for which, found in measured.items():
+        for steps in LENGTHS if which.startswith("BPTT") else LENGTHS[:-1]:
+            if (one := fresh(which, steps)) is None:
+                break
+            found[steps] = one
+            print(which, steps, json.dumps(one), flush=True)
+    return measured
+
+
+def draw(measured: Measured, file: str) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.8), layout="constrained")
-    for which in streams():
-        found = {}
-        for steps in (100, 300, 1_000, 3_000, 10_000, 30_000, 100_000, 300_000):
-            if steps > 100_000 and not which.startswith("BPTT"):
-                continue  # flat, and long
-            if (one := fresh(which, steps)) is None:
-                break
-            found[steps] = one
-            print(which, steps, one, flush=True)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 4.2), layout="constrained")
+    for which, found in measured.items():
         style = {"marker": "o", "markersize": 4, "linestyle": "--" if which.startswith("BPTT") else "-"}
-        left.plot(list(found), [one["peak"] / 2**20 for one in found.values()], label=which, **style)
-        right.plot(list(found), [1e6 * one["time"] / steps for steps, one in found.items()], label=which, **style)
-    left.set(xscale="log", yscale="log", xlabel="steps of the stream", ylabel="peak memory of the process (MiB)")
-    right.set(xscale="log", yscale="log", xlabel="steps of the stream", ylabel="processor time per step (µs)")
-    left.set_title("memory")
-    right.set_title("time")
+        steps = list(found)
+        left.plot(steps, [one["peak"] / 2**20 for one in found.values()], label=LABELS[which], **style)
+        right.plot(steps, [1e6 * one["time"] / n for n, one in found.items()], **style)
+    left.set(xscale="log", xlabel="steps of the stream", ylabel="peak memory of the process (MiB)", ylim=(0, None))
+    right.set(xscale="log", xlabel="steps of the stream", ylabel="processor time per step (µs)", ylim=(0, None))
     for axes in (left, right):
-        axes.grid(alpha=0.3, which="both")
-    right.legend(fontsize=8)
+        axes.grid(alpha=0.3)
+    figure.legend(loc="outside upper center", ncols=3, fontsize=8)
     figure.savefig(file, dpi=130)
 
 
@@ -194,7 +207,7 @@ if __name__ == "__main__":
     if task == "stream":
         print(json.dumps(stream(arguments[0], int(arguments[1]))))
     elif task == "plot":
-        plot(arguments[0])
+        draw(lengths(), arguments[0])
     else:
         for part in (speed, memory):
             if task in ("all", part.__name__):
