@@ -21,6 +21,7 @@ class Dense(Method):
     def __init__(self, step: Step) -> None:
         self.layer, self.one_step, self.form = step.layer, step, StateForm(step.layer)
         self.parameters = Parameters(self.layer, step.paths)
+        self._spare: dict[str, Tensor] = {}
 
     def start(self, batch: int) -> Values:
         return {"influence": {}, "seen": {}, "active": None}
@@ -49,15 +50,26 @@ class Dense(Method):
     def _advance(
         self, E: Tensor | None, block: Block, J: Tensor, active: Tensor | None, reset: Tensor | None
     ) -> Tensor:
-        direct = block.C
-        if block.source is not None:
-            direct = (block.C.unsqueeze(-1) * block.source[:, None, None, :]).flatten(2)  # (B, S′, rows · width)
-        if E is None:
-            return direct if active is None else where(active, direct, 0.0)
-        first = self.one_step.firsts[block.key]
-        old = E if reset is None else where(reset, torch.zeros_like(E), E)
-        new = torch.baddbmm(direct, J[:, first:, first:], old)  # [ELMAN 1.3 S], [LSTM-FG 1.2 S], [LSTM-97 3.6 P, Q]
-        return new if active is None else where(active, new, E)
+        first, new = self.one_step.firsts[block.key], self._scratch(block)
+        if block.source is None:
+            new.copy_(block.C)
+        else:
+            by_row = new.view(*block.C.shape, -1)  # (B, S′, rows, width)
+            torch.mul(block.C.unsqueeze(-1), block.source[:, None, None, :], out=by_row)
+        if E is not None:
+            old = E if reset is None else where(reset, torch.zeros_like(E), E)
+            new.baddbmm_(J[:, first:, first:], old)  # [ELMAN 1.3 S], [LSTM-FG 1.2 S], [LSTM-97 3.6 P, Q]
+            self._spare[block.key] = E
+        if active is None:
+            return new
+        return where(active, new, 0.0 if E is None else E)
+
+    def _scratch(self, block: Block) -> Tensor:
+        """Memory for a new influence: that of the last step, which nobody reads any more, if it fits."""
+        B, S, rows = block.C.shape
+        shape = (B, S, rows * (1 if block.source is None else block.source.shape[-1]))
+        spare = self._spare.pop(block.key, None)
+        return spare if spare is not None and spare.shape == shape else block.C.new_empty(shape)
 
     def gradients(self, values: Values, dy: Errors) -> dict[str, Tensor]:
         assert isinstance(dy, Tensor)
