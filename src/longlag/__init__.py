@@ -20,5 +20,6 @@ from longlag.layers import schedules as schedules
 from longlag.structured import CRF as CRF
 from longlag.structured import Attention as Attention
 from longlag.structured import Seq2Seq as Seq2Seq
+from longlag.tagger import Tagger as Tagger
 
 __version__ = "0.1.0"

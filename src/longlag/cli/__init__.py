@@ -15,6 +15,7 @@ COMMANDS = {
     "experiments": "longlag.cli.lab:experiments",
     "bench": "longlag.cli.bench:bench",
     "flow": "longlag.cli.flow:app",
+    "tag": "longlag.cli.tag:app",
 }
 
 

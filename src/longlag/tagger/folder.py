@@ -1,0 +1,127 @@
+"""A model folder: JSON that describes, safetensors that hold numbers; nothing is unpickled, nothing half written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+FORMAT, VERSION = "longlag.tagger", 1
+DESCRIPTION, WEIGHTS, VECTORS, CHECKPOINT = (
+    "tagger.json",
+    "model.safetensors",
+    "vectors.safetensors",
+    "checkpoint.safetensors",
+)
+
+
+class FolderError(ValueError):
+    """A folder that cannot be used; the message says why and what to do."""
+
+
+def write_description(folder: Path, content: dict[str, Any]) -> None:
+    """Write tagger.json."""
+    text = json.dumps({"format": FORMAT, "version": VERSION, **content}, ensure_ascii=False, indent=0)
+    replace(folder / DESCRIPTION, text.encode())
+
+
+def read_description(folder: Path) -> dict[str, Any]:
+    """Read tagger.json and see that it is ours."""
+    path = folder / DESCRIPTION
+    if not path.is_file():
+        raise FolderError(f"Tagger: {folder} must be a folder written by longlag tag train, it has no {DESCRIPTION}")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        found = content["format"], content["version"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise FolderError(f"Tagger: {path} is damaged or not a tagger's ({type(error).__name__}: {error})") from error
+    if found != (FORMAT, VERSION):
+        here = f"{FORMAT} version {VERSION}"
+        raise FolderError(f"Tagger: {path} must be {here}, got {found[0]} version {found[1]}; train the model again")
+    return content
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], **notes: Any) -> None:
+    """Tensors and, as JSON beside them, what is to be known of them. The same content gives the same bytes."""
+    from safetensors.torch import save
+
+    contents = {name: value.detach().contiguous() for name, value in tensors.items()}
+    head = {"format": FORMAT, "version": VERSION, **notes}
+    replace(path, save(contents, {"longlag": json.dumps(head, sort_keys=True)}))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `write_tensors` wrote."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise FolderError(f"Tagger: {path.parent} must hold {path.name}, it does not: no epoch was finished")
+    try:
+        with safe_open(path, "pt") as file:
+            head = json.loads((file.metadata() or {})["longlag"])
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118  (not a dict)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise FolderError(f"Tagger: {path} is truncated or not a tagger's ({type(error).__name__}: {error})") from error
+    if (head.get("format"), head.get("version")) != (FORMAT, VERSION):
+        raise FolderError(f"Tagger: {path} must be {FORMAT} version {VERSION}, got {head.get('version')}")
+    return tensors, head
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Write a file so that at any moment there is the old one or the new one, on disk."""
+    new = path.with_name(f".{path.name}.new")  # always the same name: a killed writer leaves no litter behind
+    with new.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)  # the new name, too, survives a power cut
+    finally:
+        os.close(directory)
+
+
+def claim(folder: Path) -> None:
+    """Make a folder ours, if it does not exist or is empty; nobody's files are overwritten."""
+    if folder.exists() and not folder.is_dir():
+        raise FolderError(f"Tagger: {folder} must be a folder, got a file")
+    if begun(folder):
+        left = "finished: choose another folder, or remove this one" if finished(folder) else "unfinished: resume it"
+        raise FolderError(f"Tagger: {folder} holds a tagger already, {left}")
+    ours = {VECTORS, CHECKPOINT, *(f".{name}.new" for name in (VECTORS, CHECKPOINT, DESCRIPTION))}  # of a killed start
+    if folder.exists() and any(path.name not in ours for path in folder.iterdir()):
+        raise FolderError(f"Tagger: {folder} must be a new or empty folder, it holds other files")
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def begun(folder: Path) -> bool:
+    """Whether training has got so far that it can be resumed; what it left before that is worth nothing."""
+    return (folder / DESCRIPTION).exists()
+
+
+def finished(folder: Path) -> bool:
+    """Whether nothing is left to resume."""
+    return begun(folder) and not (folder / CHECKPOINT).exists()
+
+
+def fit(module: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
+    """Load tensors into a module they belong to."""
+    wanted = {name: tuple(value.shape) for name, value in module.state_dict().items()}
+    given = {name: tuple(value.shape) for name, value in tensors.items()}
+    if given != wanted:
+        other = sorted({name for name in {*given, *wanted} if given.get(name) != wanted.get(name)})
+        raise FolderError(f"Tagger: {path} does not fit {DESCRIPTION}: {', '.join(other)} differ")
+    module.load_state_dict(tensors)
+
+
+def fingerprint(*paths: Path) -> str:
+    """SHA-256 of files, one after the other."""
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()

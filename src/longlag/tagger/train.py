@@ -1,0 +1,237 @@
+"""Training a tagger from files: `train_tagger`, and ``python -m longlag.tagger.train`` for torchrun."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+
+import torch
+from torch import distributed
+
+from longlag.layers import _door
+from longlag.tagger import folder as files
+from longlag.tagger.batches import Corpus
+from longlag.tagger.data import DataError, Sentence, read
+from longlag.tagger.loop import Loop, World, reproducible
+from longlag.tagger.model import HEADS, Tagger
+from longlag.tagger.score import Score, score
+from longlag.tagger.spans import scheme_of, spans, written
+from longlag.tagger.vectors import read_vectors
+from longlag.tagger.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to train. All of it is kept in the model's folder.
+
+    Args:
+        epochs: passes over the training data; the learning rate falls to 0 over them.
+        seed: of everything random.
+        hidden, layers, head, dropout: as in `Tagger`.
+        batch: sentences of an update.
+        rate: highest learning rate.
+        patience: stop after so many epochs without a better score on the dev data.
+        vectors: text file of pretrained word vectors.
+    """
+
+    epochs: int = 12
+    seed: int = 0
+    hidden: int = 200
+    layers: int = 1
+    head: str = "crf"
+    dropout: float = 0.4
+    batch: int = 32
+    rate: float = 2e-3
+    patience: int = 5
+    vectors: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "hidden", "layers", "batch", "patience"):
+            _door.positive("tagger", name, getattr(self, name))
+        _door.positive("tagger", "seed", self.seed, least=0)
+        _door.probability("tagger", "dropout", self.dropout)
+        _door.one_of("tagger", "head", self.head, HEADS)
+        if not 0 < self.rate < 1:
+            raise ValueError(f"tagger: rate must be a number between 0 and 1, got {self.rate!r}")
+
+
+class Watch:
+    """Hears how training goes; this one says nothing."""
+
+    def note(self, text: str) -> None:
+        """Something to know."""
+
+    def batch(self, epoch: int, epochs: int, done: int, batches: int) -> None:
+        """So many batches of an epoch are done; epochs count from 0."""
+
+    def epoch(self, epoch: int, epochs: int, loss: float, dev: Score, best: bool) -> None:
+        """An epoch is done, scored and on disk; ``best``: its weights are now the model's."""
+
+
+def train_tagger(
+    train: str | Path,
+    dev: str | Path,
+    folder: str | Path,
+    settings: Settings | None = None,
+    *,
+    resume: bool = False,
+    watch: Watch | None = None,
+    world: World | None = None,
+) -> Tagger:
+    """Train on a file, keep the epoch that is best on another, write it to a folder.
+
+    After every epoch the folder holds a model that loads and a checkpoint to go on from. The same files, settings and
+    number of threads give the same bytes.
+
+    Args:
+        train, dev: tagged sentences; see `longlag.tagger.data.read`.
+        folder: new or empty; with ``resume`` one that an interrupted training has left.
+        resume: go on after the last finished epoch, to what an uninterrupted training would have given.
+        watch: hears how it goes.
+        world: processes that share the batches; the first writes.
+    """
+    settings, watch, world = settings or Settings(), watch or Watch(), world or World()
+    folder, paths = Path(folder), [Path(train), Path(dev)]
+    sentences = load(paths[0], watch)
+    tags = {tag for s in sentences for tag in s.tags}
+    dev_sentences = load(paths[1], watch, tags)
+    origin = {"settings": asdict(settings), "data": files.fingerprint(*paths)}
+    tagger = Tagger.described(folder) if resume and files.begun(folder) else None
+    if tagger is not None:
+        check_origin(files.read_description(folder)["training"], origin, folder)
+        if files.finished(folder):
+            watch.note(f"{folder} is finished: nothing to resume")
+            return Tagger.load(folder)
+    elif world.rank == 0:
+        files.claim(folder)
+    with reproducible():
+        torch.manual_seed(settings.seed)
+        resumed, tagger = tagger is not None, tagger or new_tagger(sentences, settings)
+        how = {"batch_size": settings.batch, "rate": settings.rate, "epochs": settings.epochs}
+        loop = Loop(tagger, Corpus(sentences, tagger.vocabulary), **how, world=world)
+        if resumed:
+            loop.read(folder)
+            watch.note(f"resuming after epoch {loop.epoch}")
+        elif world.rank == 0:
+            loop.write(folder)
+            tagger.write_description(folder, training=origin)  # last: from now on the folder is ours
+        while loop.epoch < settings.epochs and loop.epoch - loop.best_epoch < settings.patience:
+            one_epoch(loop, dev_sentences, folder, watch)
+    if world.rank == 0:
+        (folder / files.CHECKPOINT).unlink()
+    loop.agreed(0.0)  # nobody reads before all is written
+    return Tagger.load(folder)
+
+
+def one_epoch(loop: Loop, dev: Sequence[Sentence], folder: Path, watch: Watch) -> None:
+    """Train, score, write: first the model if it is the best, then the checkpoint that knows of it."""
+    epoch, first = loop.epoch, loop.world.rank == 0
+    loss = loop.run_epoch(lambda done, of: watch.batch(epoch, loop.epochs, done, of))
+    found = score([s.tags for s in dev], loop.averaged.predict([s.words for s in dev])) if first else None
+    value = loop.agreed(found.value if found else 0.0)
+    if better := value > loop.best:
+        loop.best, loop.best_epoch = value, loop.epoch
+    if found:
+        if better:
+            loop.averaged.write_weights(folder, epoch=loop.epoch, dev=value)
+        loop.write(folder)
+        watch.epoch(loop.epoch, loop.epochs, loss, found, better)
+
+
+def load(path: Path, watch: Watch, known: Collection[str] | None = None) -> list[Sentence]:
+    """The sentences of a file. Tags that break their scheme are mended: the spans that conlleval finds stay.
+
+    Args:
+        path: of the file.
+        watch: is told how many were mended.
+        known: the tags of the training data; a tag that is not among them is refused.
+    """
+    sentences = read(path)
+    scheme = scheme_of(known or [tag for s in sentences for tag in s.tags])
+    legal = sentences
+    if scheme is not None:
+        legal = [s._replace(tags=written(spans(s.tags), len(s.tags), scheme)) for s in sentences]
+    check_tags(legal, known, path)
+    if changed := sum(a != b for old, new in zip(sentences, legal) for a, b in zip(old.tags, new.tags)):
+        watch.note(f"{path}: {changed} tags break {scheme} (an I- with no B- …) and were mended, spans as in conlleval")
+    return legal
+
+
+def check_tags(sentences: Sequence[Sentence], known: Collection[str] | None, path: Path) -> None:
+    """Refuse tags that the training data do not have."""
+    for sentence in sentences:
+        for k, tag in enumerate(sentence.tags):
+            if known is not None and tag not in known:
+                some = ", ".join(sorted(known)[:20])
+                raise DataError(
+                    f"tagger: {path}:{sentence.line + k}: tag {tag!r} was never seen in training; known: {some}"
+                )
+
+
+def check_origin(then: dict, now: dict, folder: Path) -> None:
+    """Refuse to go on with other settings or data than at the start."""
+    if then["data"] != now["data"]:
+        raise files.FolderError(
+            f"Tagger: {folder} was begun with other training or dev data; resume with the same files"
+        )
+    old, new = then["settings"], now["settings"]
+    if changed := [f"{name} was {old.get(name)!r}, now {new[name]!r}" for name in new if new[name] != old.get(name)]:
+        raise files.FolderError(f"Tagger: {folder} was begun with other settings: {'; '.join(changed)}")
+
+
+def new_tagger(sentences: Sequence[Sentence], settings: Settings) -> Tagger:
+    """An untrained tagger for these sentences."""
+    tags = sorted({tag for s in sentences for tag in s.tags})
+    vocabulary, vectors = Vocabulary.of([s.words for s in sentences], tags), None
+    if settings.vectors:
+        numbers, vectors = read_vectors(settings.vectors)
+        vocabulary = replace(vocabulary, vectors=numbers)
+    shape = {name: getattr(settings, name) for name in ("hidden", "layers", "head", "dropout")}
+    return Tagger(vocabulary, **shape, vectors=vectors)
+
+
+class Lines(Watch):
+    """Says on standard error what there is to say."""
+
+    def note(self, text: str) -> None:
+        print(f"longlag: {text}", file=sys.stderr, flush=True)
+
+    def epoch(self, epoch: int, epochs: int, loss: float, dev: Score, best: bool) -> None:
+        kind = "accuracy" if dev.spans is None else "F1"
+        line = f"epoch {epoch}/{epochs}  loss {loss:.4f}  dev {kind} {100 * dev.value:.2f} %"
+        print(line + ("  best so far" if best else ""), file=sys.stderr, flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train, in one process or in those that torchrun starts; as ``longlag tag train`` does."""
+    parser = argparse.ArgumentParser(prog="longlag.tagger.train", description=__doc__)
+    parser.add_argument("train", type=Path)
+    parser.add_argument("--dev", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--resume", action="store_true")
+    for field in fields(Settings):
+        kind = str if field.name == "vectors" else type(field.default)
+        parser.add_argument(f"--{field.name}", type=kind, default=field.default)
+    options = vars(parser.parse_args(arguments))
+    train, dev, out, resume = (options.pop(name) for name in ("train", "dev", "out", "resume"))
+    world = World(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
+    watch = Lines() if world.rank == 0 else Watch()
+    try:
+        if world.size > 1:
+            distributed.init_process_group("gloo")
+        train_tagger(train, dev, out, Settings(**options), resume=resume, watch=watch, world=world)
+    except (ValueError, OSError) as error:
+        watch.note(str(error))
+        return 2
+    finally:
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
