@@ -117,10 +117,15 @@ def test_every_layer_equals_the_reference(name):
     assert_same(*gathered, torch.float64)
 
 
-def test_results_are_the_same_bits_for_any_number_of_threads(monkeypatch):
-    from longlag.engines.cpu import run
+@pytest.mark.parametrize("pool", [False, True])
+def test_results_are_the_same_bits_for_any_number_of_threads(monkeypatch, pool):
+    from longlag.engines.cpu import program, team
 
-    monkeypatch.setattr(run, "WORTH_A_THREAD", 1)
+    assert team._with_openmp()  # that of torch
+    if pool:
+        monkeypatch.setattr(team, "_with_openmp", lambda: None)
+    monkeypatch.setattr(program, "WORTH_A_THREAD", 1)
+    program.program.cache_clear()  # it remembers how work was shared
     cell = helpers.CELLS["lstm"]
     drawn = problem(cell, torch.float32, T=9, B=7, inputs=5, H=37, norm=False, ragged=True, reset=True, mask=True)
     try:
@@ -141,20 +146,22 @@ def test_second_derivatives():
 
 
 def test_opcheck_and_compile():
+    from longlag.engines.cpu import run  # noqa: F401 (defines the operators)
+
     cell = helpers.CELLS["gru"]
     given, options, _ = problem(
         cell, torch.float64, T=3, B=2, inputs=2, H=5, norm=True, ragged=True, reset=True, mask=False
     )
-    results("cpu", cell, given, options, [given["x"]], False)  # registers the cell
     norm = options["norm"]
-    arguments = (given["x"], given["W"], given["b"], given["U"], options["bias"], norm.weight, norm.bias)
-    arguments += (given["state"], given["params"], norm.eps, None, options["lengths"], options["reset"], False)
+    names = ["x", "W", "b_x", "U", "bias_y", "y_0", "gamma", "beta"]
+    tensors = [given["x"], given["W"], given["b"], given["U"], options["bias"], *given["state"], norm.weight, norm.bias]
     torch.library.opcheck(
         torch.ops.longlag.recurrent.default,
-        (cell.key, *arguments),
+        (cell.key, names, tensors, norm.eps, None, options["lengths"], options["reset"], False),
         test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
     )
-    layer = ll.LSTM(3, 4, dtype=torch.float64)
+    mine = ll.cell(gates="a", states="c")(lambda a, c: (a * c, a + 0.5 * c))  # never run before it is compiled
+    layer = ll.Recurrent(mine, 3, 4, dtype=torch.float64)
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     x = torch.rand(5, 2, 3, dtype=torch.float64, requires_grad=True)
     ours, theirs = compiled(x)[0], layer(x)[0]

@@ -1,5 +1,6 @@
 """How kernels come to be: generated source, the cache folder, and what happens when it cannot be used."""
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -12,16 +13,21 @@ import sympy
 import torch
 
 from longlag import cells, engines
-from longlag.engines.cpu import generate, kernels, product
+from longlag.engines.cpu import generate, machine, product, program
+
+
+def forget():
+    """No kernel of a cell is in memory; products, which take longer to build, stay."""
+    program.program.cache_clear()
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """An empty cache folder, and no kernel in memory."""
-    monkeypatch.setattr(kernels, "folder", lambda: tmp_path / "kernels")
-    kernels.kernels.cache_clear()
+    monkeypatch.setattr(machine, "folder", lambda: tmp_path / "kernels")
+    forget()
     yield tmp_path / "kernels"
-    kernels.kernels.cache_clear()
+    forget()
 
 
 def run_static():
@@ -33,7 +39,7 @@ def run_static():
 
 def test_source_is_readable_and_named_after_its_content(folder):
     run_static()
-    (path,) = folder.glob("*.py")
+    (path,) = folder.glob("static*.py")
     assert path.name.startswith("static_float64_")
     assert "y_new = tanh(number(0.5)*a)" in path.read_text()
     assert cells.lstm.source("cpu").count("def ") == 4
@@ -41,58 +47,63 @@ def test_source_is_readable_and_named_after_its_content(folder):
         cells.lstm.source("gpu")
 
 
-def test_a_damaged_source_file_is_rebuilt(folder):
+@pytest.mark.parametrize(
+    "damage", [lambda code: b"", lambda code: code[:-5], lambda code: code[:50] + b"?" + code[51:]]
+)
+def test_damaged_machine_code_is_rebuilt(folder, damage):
     run_static()
-    (path,) = folder.glob("*.py")
-    good = path.read_text()
-    path.write_bytes(b"\xff\xfe not python")
-    kernels.kernels.cache_clear()
+    (path,) = folder.glob("static*.o")  # a forward pass needs no backward kernel
+    path.write_bytes(damage(path.read_bytes()))
+    assert machine._read(path) is None
+    forget()
     run_static()
-    assert path.read_text() == good
-
-
-def test_damaged_machine_code_is_rebuilt(folder):
-    run_static()
-    damaged = list(folder.glob("__pycache__/*.nb[ic]"))
-    assert damaged
-    for path in damaged:
-        path.write_bytes(b"damaged")
-    kernels.kernels.cache_clear()
-    run_static()
+    assert machine._read(path) is not None
 
 
 def test_an_unusable_folder_warns_once_and_runs(tmp_path, monkeypatch):
     blocked = tmp_path / "a file, not a folder"
     blocked.write_text("")
-    monkeypatch.setattr(kernels, "folder", lambda: blocked / "kernels")
-    kernels.kernels.cache_clear()
-    kernels._warn_once.cache_clear()
-    with pytest.warns(RuntimeWarning, match="cannot write the kernel cache .* compiled anew in every process"):
+    monkeypatch.setattr(machine, "folder", lambda: blocked / "kernels")
+    forget()
+    machine._warn_once.cache_clear()
+    with pytest.warns(RuntimeWarning, match="cannot write the kernel cache .* built anew in every process"):
         run_static()
-    kernels.kernels.cache_clear()
+    forget()
     run_static()  # a second warning would be an error
-    kernels.kernels.cache_clear()
+    forget()
 
 
-def test_a_second_process_uses_the_cache(tmp_path):
+def test_a_second_process_uses_the_cache_and_loads_no_compiler(tmp_path):
     code = (
-        "import torch, longlag as ll; from longlag.engines.cpu import kernels;"
+        "import sys, torch, longlag as ll; from longlag.engines.cpu import machine;"
         "ll.LocalFeedback(1, 2, feedback='static')(torch.zeros(1, 1, 1));"
-        "print(sum(kernels.compile_seconds.values()))"
+        "print(len(machine.build_seconds), 'numba' in sys.modules)"
     )
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
 
     def run():
-        return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        return run.stdout.split()
 
-    first, second = (float(run().stdout) for _ in range(2))
-    assert second < first / 2
-    assert list(tmp_path.rglob("static_float32_*.nbc"))
+    assert run() == ["3", "True"]  # the cell's forward kernel, multiply, pack
+    assert run() == ["0", "False"]
+    assert list(tmp_path.rglob("static_float32_*.forward.o"))
+
+
+def test_a_kernel_that_would_call_python_is_not_built():
+    from longlag.engines.cpu.compile import machine_code
+
+    def allocates(table, first, last, piece):
+        table[0] = len(str(first))
+
+    with pytest.raises(Exception, match=r"NRT|allocates calls"):
+        machine_code(allocates)
 
 
 def test_several_writers_at_once_leave_one_good_file(folder):
     text = generate.source(cells.static, "float32", norm=False)
-    threads = [threading.Thread(target=kernels._write, args=(folder / "kernel.py", text)) for _ in range(16)]
+    data = text.encode()
+    threads = [threading.Thread(target=machine._write, args=(folder / "kernel.py", data)) for _ in range(16)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -121,8 +132,27 @@ def test_products(dtype, M, K, N):
             ours = C.copy()
             product.multiply(A.reshape(-1), 0, K, M, K, product.pack(U, transposed), ours.reshape(-1), 0, N, add, edge)
             assert np.abs(ours - expected - add * C).max() <= tolerance * K
-    B = rng.normal(size=(K, N)).astype(dtype)
-    left = np.ascontiguousarray(A.T)
-    wide = np.empty((-(-M // 8) * 8, -(-N // product.width(A)) * product.width(A)), dtype)
-    product.sum_of_outer_products(left, B, wide, 0, len(wide) // 8)
-    assert np.abs(wide[:M, :N] - left.T.astype(np.float64) @ B).max() <= tolerance * K
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kernel", ["outer", "outer_narrow"])
+@pytest.mark.parametrize(
+    ("K", "M", "N"), [(0, 9, 3), (1, 1, 1), (100, 64, 8), (300, 13, 16), (700, 100, 70), (257, 8, 32)]
+)
+def test_sums_of_outer_products(dtype, kernel, K, M, N):
+    """C = Σ_k A_k B_kᵀ and Σ_k A_k, with B in two places and the tiles in two pieces."""
+    rng, tolerance = np.random.default_rng(0), {np.float32: 3e-6, np.float64: 1e-14}[dtype]
+    A, B = rng.normal(size=(K, M)).astype(dtype), rng.normal(size=(K, N)).astype(dtype)
+    early, late = B[: K // 3].copy(), B[K // 3 :].copy()
+    C, sums, again = np.full((M, N), np.nan, dtype), np.full(M, np.nan, dtype), np.full(M, np.nan, dtype)
+    scratch = np.full(2 * (machine.BLOCK * (8 + N + 64) + 16 * 64), np.nan, dtype)
+    at = {name: value.ctypes.data for name, value in locals().items() if isinstance(value, np.ndarray)}
+    words = [at["A"], M, K, at["early"], len(early), at["late"], N, at["C"], at["sums"], at["again"], at["scratch"]]
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 2, *[ctypes.c_ssize_t] * 14)
+    call, nothing, tiles = kind(program.product(kernel, np.dtype(dtype).name)), ctypes.c_void_p(), -(-M // 8)
+    for piece, (first, last) in enumerate([(0, tiles // 2), (tiles // 2, tiles)]):
+        call(ctypes.addressof(nothing), None, *words, first, last, piece)
+    assert np.abs(C - A.T.astype(np.float64) @ B).max() <= tolerance * max(K, 1)
+    if K:
+        assert np.abs(sums - A.sum(0, dtype=np.float64)).max() <= tolerance * K
+        assert (sums == again).all()

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from longlag.cells import _code, _language
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PRINTERS: dict[str, Callable[[Cell], str]] = {}  # engine -> how it writes a cell; engines enter themselves
+KNOWN: WeakValueDictionary[str, Cell] = WeakValueDictionary()  # by key: operators of torch take strings, not cells
 _LANGUAGE = "sigmoid, tanh, relu, exp, + - * / and ** with a constant exponent"
 
 
@@ -57,6 +59,7 @@ class Cell:
         input_gates, recurrent_gates: the gates with a row in ``W``, in ``U``.
         fed_back: what the next step reads: ``y`` (if dense or read by the equations), then the states.
         initial_params: name -> initial value.
+        key: a name for the equations' content: equal for equal equations, whatever the functions are called.
     """
 
     def __init__(
@@ -85,6 +88,8 @@ class Cell:
         self.fed_back = (*(["y"] if dense or self.reads_y else []), *self.states)
         self._check_arguments()
         self.expressions = self._trace()
+        self.key = self._key()
+        KNOWN[self.key] = self
 
     # ------------------------------------------------------------------------------------------ derived code
     @cached_property
@@ -128,9 +133,7 @@ class Cell:
             raise ValueError(f"cell {self.name}: engine must be one of {['torch', *PRINTERS]}, got {engine!r}")
         return PRINTERS[engine](self)
 
-    @cached_property
-    def key(self) -> str:
-        """A name for the equations' content: equal for equal equations, whatever the functions are called."""
+    def _key(self) -> str:
         text = repr((self.gates, self.input_gates, self.recurrent_gates, self.inputs, self.outputs))
         return hashlib.sha256((text + repr(self.expressions)).encode()).hexdigest()[:16]
 

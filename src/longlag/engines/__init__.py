@@ -10,6 +10,7 @@ from torch import Tensor
 from longlag.cells import Cell
 from longlag.cells._cell import PRINTERS
 from longlag.engines import reference
+from longlag.engines._arguments import Biases, zeros_for
 from longlag.engines._arguments import Norm as Norm
 from longlag.engines._choose import check as check
 from longlag.engines._choose import choose as choose
@@ -20,9 +21,9 @@ def run(
     cell: Cell,
     x: Tensor,
     W: Tensor,
-    b: Tensor | None,
+    b: Biases,
     U: Tensor | None,
-    state: Sequence[Tensor],
+    state: Sequence[Tensor | None],
     params: Sequence[Tensor],
     **options: Any,
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -30,16 +31,17 @@ def run(
 
     Args:
         x: inputs (T, B, I).
-        W, b: input matrix (Gx·H, I) and bias (Gx·H,) or None.
-        U, state, params, options: see `reference.run`.
+        W, b: input matrix (Gx·H, I) and bias (Gx·H,), two biases that are added, or None.
+        U, state, params, options: see `reference.run`; a state of None is zeros.
 
     Returns:
         outputs (T, B, H) and the final state, like ``state``.
     """
     name, _ = choose(request, x)
     if name == "reference":
-        return reference.run(cell, reference.net_inputs(cell, x, W, b), U, state, params, **options)
-    from longlag.engines.cpu import run as cpu  # loads Numba
+        start = zeros_for(cell, x, W, state)
+        return reference.run(cell, reference.net_inputs(cell, x, W, b), U, start, params, **options)
+    from longlag.engines.cpu import run as cpu  # loads LLVM
 
     return cpu.run(cell, x, W, b, U, state, params, **options)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,6 +28,15 @@ class Norm(NamedTuple):
         H = weight.shape[-1]
         kappa = ((H - 1) / H) ** 0.5
         return cls(weight * kappa, bias, eps * kappa**2)
+
+
+Biases = Tensor | tuple[Tensor, Tensor] | None  # of the net inputs; two are added
+
+
+def zeros_for(cell: Any, x: Tensor, W: Tensor, state: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    """The initial state with zeros (B, H) where there is none."""
+    H = W.shape[0] // len(cell.input_gates)
+    return tuple(x.new_zeros(x.shape[1], H) if part is None else part for part in state)
 
 
 def resets_backwards(reset: Tensor, lengths: Tensor | None) -> Tensor:

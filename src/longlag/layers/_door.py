@@ -32,7 +32,7 @@ def one_of(owner: str, argument: str, value: Any, choices: Sequence[Any]) -> Any
     return value
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Sequences:
     """A checked input: x (T, B, I), lengths (B,) or None, reset (T, B) or None, and how it was laid out."""
 

@@ -60,9 +60,9 @@ class Stack(Layer):
 
     @abc.abstractmethod
     def _run(
-        self, k: int, x: Tensor, state: tuple[Tensor, ...], sequences: _door.Sequences, mask: Tensor | None
+        self, k: int, x: Tensor, state: tuple[Tensor, ...] | None, sequences: _door.Sequences, mask: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Run layer k over x (T, B, I) from state (each (B, …)); odd k run backwards if bidirectional."""
+        """Run layer k over x (T, B, I) from state (each (B, …)) or rest; odd k run backwards if bidirectional."""
 
     # ----------------------------------------------------------------------------------------------- calling
     def forward(
@@ -85,13 +85,14 @@ class Stack(Layer):
             outputs like x with H · directions features, and the state.
         """
         s = self._enter(x, lengths, reset)
-        states = self._enter_state(state, s)
+        states = None if state is None and self._rests else self._enter_state(state, s)
         mask = self._recurrent_mask(s) if self.training and self.recurrent_dropout else None
         y, finals = s.x, []
         for layer in range(self.num_layers):
             outputs = []
             for k in range(layer * self.directions, (layer + 1) * self.directions):
-                output, final = self._run(k, y, tuple(part[k] for part in states), s, None if mask is None else mask[k])
+                start = states and tuple([part[k] for part in states])
+                output, final = self._run(k, y, start, s, None if mask is None else mask[k])
                 outputs.append(output)
                 finals.append(final)
             y = torch.cat(outputs, -1) if self.bidirectional else outputs[0]
@@ -138,6 +139,7 @@ class Stack(Layer):
         return mask / keep if self._scales_mask else mask
 
     _scales_mask = True
+    _rests = False  # whether `_run` takes no state for zeros
 
     def extra_repr(self) -> str:
         text = f"{self.input_size}, {self.hidden_size}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ class Weights(NamedTuple):
     """What one layer (and direction) hands to an engine."""
 
     W: Tensor  # (Gx·H, I)
-    b: Tensor | None  # (Gx·H,): bias_ih, plus bias_hh of the gates that have a row in both
+    b: Any  # (Gx·H,): bias_ih, plus bias_hh of the gates that have a row in both; or None
     U: Tensor | None  # (Gy·H, H)
     b_recurrent: Tensor | None  # (recurrent-only gates, H)
     params: tuple[Tensor, ...]  # each (H,)
@@ -84,6 +84,7 @@ class Recurrent(Stack):
                 raise ValueError(f"{self._name}: norm='layer' divides by H−1 and needs hidden_size >= 2, got 1")
         self.cell, self.norm, self.engine = cell, norm, engine
         self._scales_mask = cell.dense
+        self._names = [[stem + self._suffix(k) for stem in MATRICES] for k in range(num_layers * self.directions)]
         self._make_weights({"device": device, "dtype": dtype})
         self.reset_parameters()
 
@@ -130,20 +131,27 @@ class Recurrent(Stack):
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         return dict.fromkeys(self.cell.fed_back, (self.hidden_size,))
 
+    _rests = True
+
     @property
     def _weight(self) -> Tensor:
         return self.weight_ih_l0
 
     def weights(self, k: int) -> Weights:
-        """The weights of layer k as an engine takes them; k counts layers, then directions."""
-        cell, H, suffix, own = self.cell, self.hidden_size, self._suffix(k), self._parameters
+        """The weights of layer k as the equations name them; k counts layers, then directions."""
+        w = self._weights_apart(k)
+        return w._replace(b=w.b[0] + w.b[1]) if isinstance(w.b, tuple) else w
+
+    def _weights_apart(self, k: int) -> Weights:
+        """The same, but two biases that are added stay two: engines add them faster than autograd."""
+        cell, H, names, own = self.cell, self.hidden_size, self._names[k], self._parameters
         if "parametrizations" in self._modules:  # of any weight, by the user: its value is computed
-            own = {name: getattr(self, name, None) for name in (stem + suffix for stem in MATRICES)}
-        W, U, b, b_hh, gamma, beta = [own.get(name + suffix) for name in MATRICES]
+            own = {name: getattr(self, name, None) for name in names}
+        W, U, b, b_hh, gamma, beta = [own.get(name) for name in names]
         assert W is not None
         b_recurrent = norm = None
         if b is not None and b_hh is not None and cell.input_gates == cell.recurrent_gates:
-            b = b + b_hh
+            b = b, b_hh
         elif b is not None and b_hh is not None:
             rows = dict(zip(cell.recurrent_gates, b_hh.view(-1, H).unbind(0)))
             both = [rows[gate] if gate in rows else b.new_zeros(H) for gate in cell.input_gates]
@@ -152,13 +160,13 @@ class Recurrent(Stack):
             b_recurrent = torch.stack(only) if only else None
         if gamma is not None and beta is not None:
             norm = (engines.Norm.of_paper if self.norm == "layer" else engines.Norm)(gamma, beta, EPS)
-        params = tuple(getattr(self, name + suffix) for name in cell.params)
+        params = tuple([getattr(self, name + self._suffix(k)) for name in cell.params])
         return Weights(W, b, U, b_recurrent, params, norm)
 
     def _run(
-        self, k: int, x: Tensor, state: tuple[Tensor, ...], sequences: _door.Sequences, mask: Tensor | None
+        self, k: int, x: Tensor, state: tuple[Tensor, ...] | None, sequences: _door.Sequences, mask: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        w = self.weights(k)
+        w = self._weights_apart(k)
         return engines.run(
             self.engine,
             self.cell,
@@ -166,7 +174,7 @@ class Recurrent(Stack):
             w.W,
             w.b,
             w.U,
-            state,
+            [None] * len(self.cell.fed_back) if state is None else state,
             w.params,
             bias=w.b_recurrent,
             norm=w.norm,

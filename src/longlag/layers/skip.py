@@ -89,8 +89,9 @@ class Skip(Stack):
         return {"y": (max(self.delays, default=1), self.hidden_size)}
 
     def _run(
-        self, k: int, x: Tensor, state: tuple[Tensor, ...], sequences: _door.Sequences, mask: Tensor | None
+        self, k: int, x: Tensor, state: tuple[Tensor, ...] | None, sequences: _door.Sequences, mask: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        assert state is not None
         W, U, S, b_ih, b_hh = (
             getattr(self, name + self._suffix(k), None)
             for name in ("weight_ih", "weight_hh", "weight_skip", "bias_ih", "bias_hh")

@@ -131,6 +131,12 @@ def magnitude(typing, x):
 
 
 @intrinsic
+def root(typing, x):
+    """√x, one instruction."""
+    return x(x), lambda context, builder, signature, arguments: llvm_intrinsic(builder, "sqrt", *arguments)
+
+
+@intrinsic
 def with_sign(typing, x, sign):
     """|x| with the sign of the second argument."""
     return x(x, sign), lambda context, builder, signature, arguments: llvm_intrinsic(builder, "copysign", *arguments)

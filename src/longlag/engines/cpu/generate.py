@@ -1,11 +1,13 @@
 """Writes the CPU kernels of a cell: its equations, printed as a Numba module that a person can read.
 
 The module has two functions, ``forward`` and ``backward``, which run the rows first:last of a batch over all time
-steps. Arrays that do not apply (no lengths, no reset, …) are empty.
+steps. ``table`` holds sizes and addresses, in the order of `forward_names` and `backward_names`; the address of what
+is not given (no lengths, no reset, …) is 0. What a call needs for itself stands in two blocks, ``kept`` until the
+backward pass and ``memory``, and the table says where in them.
 
-Shapes: x (T, B, I); a (T, B, Gx, H), the net inputs W x + b, with U y added where both have the same gates; rec
-(T, B, Gy, H), U y where they have not; states and outputs (T, B, H), initial and final ones (B, H). PW and PU are
-packed matrices.
+Arrays are flat. Shapes: x (T, B, I); a (T, B, Gx, H), the net inputs W x + b, with U y added where both have the same
+gates; rec (T, B, Gy, H), U y where they have not; states and outputs (T, B, H), initial and final ones (B, H). PW and
+PU are packed matrices. Net inputs are computed for ``chunk`` steps at a time.
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ HEAD = '''"""CPU kernels of the cell {name} in {dtype}{norm}, written by longlag
 import numpy as np
 from numba import njit
 
-from longlag.engines.cpu.functions import exp, relu, sigmoid, step, tanh
-from longlag.engines.cpu.product import LANES, OPTIONS, broadcast, cube, load, multiply, square, store, total, width
+from longlag.engines.cpu.compile import OPTIONS, address, call, flat, real, row
+from longlag.engines.cpu.functions import exp, relu, root, sigmoid, step, tanh
+from longlag.engines.cpu.product import LANES, broadcast, cube, load, square, store, total
 
 number = np.{dtype}
 lanes = LANES[number]
@@ -48,7 +51,7 @@ def normalise(a, gamma, beta, eps, r, out):
     variance = total(sums)
     for unit in range(whole, size):
         variance += square(a[unit] - mean)
-    scale = number(1) / np.sqrt(variance / number(size) + eps)
+    scale = number(1) / root(variance / number(size) + eps)
     for unit in range(0, whole, lanes):
         value = (load(a, unit) - mean) * scale
         store(r, unit, value)
@@ -88,51 +91,111 @@ def normalise_back(d, gamma, r, scale, dGamma, dBeta):
         d[unit] = (d[unit] - mean - r[unit] * along) * scale
 '''
 
+SPAN = """\
+low = max(0, t - chunk + 1) if reverse != 0 else t
+high = t + 1 if reverse != 0 else min(T, t + chunk)
+pieces, rows = (1, (high - low) * B) if M == B else (high - low, M)
+"""
+
 NET = """\
-for b in range(first, last):
-    a[t_a, b] = bias_x
-multiply(x_flat, (t * B + first) * I, I, M, I, PW, a_flat, (t_a * B + first) * Gx * H, Gx * H, True, edge)
+if n % chunk == 0:  # net inputs of the steps to come: many rows make a better product
+{span}
+    base = low if save != 0 else 0
+    for s in range(pieces):
+        at = ((base + s) * B + first) * Gx * H
+        for m in range(rows):
+            for j in range(Gx * H):
+                a[at + m * Gx * H + j] = bias[j]
+        start = address(x, ((low + s) * B + first) * I)
+        call(multiply, (start, I, rows, I, PW, address(a, at), Gx * H, 1, edge))
+t_a = t if save != 0 else t - low
+t_r = t if save != 0 else 0
 """
 
 RECURRENT = """\
-if source.size > 0:  # what U reads is not simply the step before
+if source_given:  # what U reads is not simply the step before
     for b in range(first, last):
-        fresh = n == 0 or (reverse and lengths.size > 0 and t == lengths[b] - 1)
-        blank = (reset.size > 0 and reset[t, b]) or (lengths.size > 0 and t >= lengths[b])
-        y_before = zero if blank else (y_0[b] if fresh else out[back, b])
+        fresh = n == 0 or (reverse != 0 and lengths_given and t == lengths[b] - 1)
+        blank = (reset_given and reset[t * B + b] != 0) or (lengths_given and t >= lengths[b])
+        y_before = zero if blank else (row(y_0, b * y_0_apart, H) if fresh else row(out, (back * B + b) * H, H))
         for j in range(H):
-            source[t, b, j] = y_before[j] * mask[b, j] if mask.size > 0 else y_before[j]
-heard = source_flat if source.size > 0 else (y_0_flat if n == 0 else out_flat)
-at = t if source.size > 0 else (0 if n == 0 else back)
-multiply(heard, (at * B + first) * H, H, M, H, PU, {rec}_flat, (t_a * B + first) * {G} * H, {G} * H, {add}, edge)
+            source[(t * B + b) * H + j] = y_before[j] * mask[b * H + j] if mask_given else y_before[j]
+heard = source if source_given else out
+at = (t if source_given else back) * B + first
+start = address(y_0, first * y_0_apart) if n == 0 and not source_given else address(heard, at * H)
+apart = y_0_apart if n == 0 and not source_given else H
+into = address({rec}, ({t} * B + first) * {G} * H)
+call(multiply, (start, apart, M, H, PU, into, {G} * H, {add}, edge))
 """
 
 BACK_THROUGH_U = """\
-if mask.size == 0:
-    multiply({d}_flat, (t * B + first) * {G} * H, {G} * H, M, {G} * H, PU, d_y_flat, first * H, H, True, edge)
+start = address({d}, (t * B + first) * {G} * H)
+if not mask_given:
+    call(multiply, (start, {G} * H, M, {G} * H, PU, address(d_y, first * H), H, 1, edge))
 else:
-    multiply({d}_flat, (t * B + first) * {G} * H, {G} * H, M, {G} * H, PU, through_flat, 0, H, False, edge)
+    call(multiply, (start, {G} * H, M, {G} * H, PU, address(through, 0), H, 0, edge))
     for b in range(first, last):
         for j in range(H):
-            d_y[b, j] += through[b - first, j] * mask[b, j]
+            d_y[b * H + j] += through[(b - first) * H + j] * mask[b * H + j]
 """
 
 BACK_THROUGH_W = """\
-if dx.size > 0:
-    multiply(dA_flat, (t * B + first) * Gx * H, Gx * H, M, Gx * H, PW, dx_flat, (t * B + first) * I, I, False, edge)
+if dx_given and n % chunk == 0:
+{span}
+    for s in range(pieces):
+        at = (low + s) * B + first
+        call(multiply, (address(dA, at * Gx * H), Gx * H, rows, Gx * H, PW, address(dx, at * I), I, 0, edge))
+"""
+SUM_OF_W = """\
+until = tiles_W if stage & 2 else last  # alone, or one of several pieces
+words = (address(dA, 0), Gx * H, K, address(x, 0), K, 0, I, dW, db, db_too)
+call(outer_W, words + (outer_scratch, 0 if stage & 2 else first, until, piece))
 """
 
+SUM_OF_U = """\
+until = tiles_U if stage & 2 else last
+errors, count, early, split, late = address({d}, 0), K, address(y_0, 0), B, address(out, 0)
+if source_given:
+    early, split, late = address(source, 0), K, 0
+elif y_0_apart == 0:  # the first step read zeros
+    count, split = K - B, K - B
+    errors = errors if reverse != 0 else address({d}, B * Gy * H)
+    early = address(out, B * H if reverse != 0 else 0)
+elif reverse != 0:
+    early, split, late = address(out, B * H), K - B, early
+words = (errors, Gy * H, count, early, split, late, H, dU, 0, 0)
+call(outer_U, words + (outer_scratch, 0 if stage & 2 else first, until, piece))
+"""
 
-def source(cell: Cell, dtype: str, norm: bool) -> str:
+LAYOUT = ("hid", "blocks", "per_block", "gated")  # of units in blocks (see `lstm97`)
+PACK, ROWS, SUM_W, SUM_U = 1, 2, 4, 8  # stages of a kernel; the last two are those of ``backward``
+SIZES = ("T", "B", "I", "H", "chunk", "reverse", "stage", "multiply", "pack", "scratch_size", "kept", "memory")
+WORDS = ("W", "U", "eps", "save", "outer_W", "tiles_W", "outer_U", "tiles_U", "dW", "db", "db_too", "dU")
+IN_MEMORY = ("PW", "PU", "outer_scratch")
+OPTIONAL = ("mask", "lengths", "reset", "b_x", "b_too", "dx", "dOut")
+
+
+def scratch(cell: Any, norm: bool) -> int:
+    """Rows of H numbers that each piece of the batch needs, beside (H + tile width) for each of its rows."""
+    return 1 + (2 * len(cell.gates) + 1) * norm + len(cell.fed_back) + len(cell.input_gates)
+
+
+def writer(cell: Any, dtype: str, norm: bool) -> Writer:
+    """Writes the kernels of a cell, or of units in blocks."""
+    return Writer(cell, dtype, norm) if isinstance(cell, Cell) else cell.writer(dtype)
+
+
+def source(cell: Any, dtype: str, norm: bool) -> str:
     """The module's text."""
-    for expression in (cell.output, *cell.expressions):
+    for expression in (cell.output, *cell.expressions) if isinstance(cell, Cell) else ():
         for unknown in sorted({type(f).__name__ for f in expression.atoms(_function_class())} - KNOWN):
             raise ValueError(f"engine 'cpu' cannot print {unknown}(…) of cell {cell.name}; engine='reference' can")
-    return _Writer(cell, dtype, norm).module()
+    return writer(cell, dtype, norm).module()
 
 
-class _Writer:
-    extra: tuple[str, ...] = ()  # further arguments that are handed to the units
+class Writer:
+    extra: tuple[str, ...] = ()  # further words of the table, handed to the units
+    sizes: tuple[str, ...] = ()  # lines that compute from them
 
     def __init__(self, cell: Any, dtype: str, norm: bool) -> None:
         self.cell, self.dtype, self.norm = cell, dtype, norm
@@ -214,21 +277,72 @@ class _Writer:
         return _function("units_back", arguments, self.loops(body))
 
     # ---------------------------------------------------------------------------------------------- over time
-    def shared_arguments(self) -> list[str]:
-        cell = self.cell
-        names = ["x", "PW", "a", *(["PU", "source"] if cell.dense else []), *(["rec"] if self.own_rec else [])]
-        names += ["bias_y"] if self.only_y else []
-        names += [f"{s}_0" for s in cell.fed_back] + [f"{p}_all" for p in cell.params]
-        names += ["gamma", "beta", "eps"] if self.norm else []
-        return [*names, "mask", "lengths", "reset", *self.extra, "out", *(f"{s}_all" for s in cell.states)]
+    def wide(self, state: str) -> str:
+        """Numbers per row of a state."""
+        return "H"
 
-    def prologue(self) -> list[str]:
-        lines = ["T, B, I = x.shape", "_, _, Gx, H = a.shape", "M = last - first", "zero = np.zeros(H, a.dtype)"]
-        lines += ["edge = np.empty(M * width(a), a.dtype)"]
+    def shared_names(self) -> list[str]:
+        cell = self.cell
+        names = [*SIZES, *self.extra, "PW", "scratch", "a", *(["PU", "source"] if cell.dense else [])]
+        names += ["rec"] * self.own_rec + [f"{s}_all" for s in cell.states] + ["x", "W", *["U"] * cell.dense]
+        names += ["bias_y"] * bool(self.only_y) + [f"{s}_0" for s in cell.fed_back]
+        names += [f"{p}_all" for p in cell.params]
+        names += ["gamma", "beta", "eps"] if self.norm else []
+        return [*names, "mask", "lengths", "reset", "out"]
+
+    def forward_names(self) -> list[str]:
+        """What stands in the table of ``forward``."""
+        return [*self.shared_names(), "b_x", "b_too", *(f"{s}_end" for s in self.cell.fed_back), "save"]
+
+    def backward_names(self) -> list[str]:
+        """What stands in the table of ``backward``."""
+        fed_back, params = self.cell.fed_back, self.cell.params
+        names = ["dOut", *(f"d_{s}_end" for s in fed_back), *(f"d_{s}_{w}" for s in fed_back for w in ("own", "0"))]
+        names += ["dA", *["dRec"] * self.own_rec, "dx", *(f"d_{p}_sum" for p in params)]
+        names += ["dGamma", "dBeta"] if self.norm else []
+        return [*self.shared_names(), *names, "outer_scratch", *WORDS[4:]]
+
+    def prologue(self, names: list[str]) -> list[str]:
+        """Names for what stands in the table, and for the scratch memory of this piece."""
+        kinds = {"lengths": "np.int64", "reset": "np.uint8"}
+        in_kept = {"a", "rec", "source", *(f"{s}_all" for s in self.cell.states)}
+        initial, errors = ({f"{d}{s}_0": s for s in self.cell.fed_back} for d in ("", "d_"))
+        lines, starts = [], list(self.sizes)
+        for k, name in enumerate(names):
+            word = f"table[{k}]"
+            if name in (*SIZES, *self.extra, *WORDS):
+                lines.append(f"{name} = {word}")
+            elif name in IN_MEMORY:
+                lines.append(f"{name} = memory + {word}")
+            elif name in ("scratch", "dA", "dRec") or name.endswith("_own"):
+                lines.append(f"{name} = flat(memory + {word}, number)")
+            elif name in in_kept:
+                lines.append(f"{name} = flat(kept + {word}, number)")
+            elif name in errors:
+                d = f"d_{errors[name]}"
+                lines.append(f"{d} = flat({word}, number) if {word} != 0 else {d}_own")
+            else:
+                lines.append(f"{name} = flat({word}, {kinds.get(name, 'number')})")
+            if name in initial:
+                starts += [f"{name}_apart = {self.wide(initial[name])} if {word} != 0 else 0"]
+                starts += [f"{name} = {name} if {word} != 0 else zero  # every row of it"]
+            if name in OPTIONAL or name.endswith("_end"):
+                lines.append(f"{name}_given = {word} != 0")
+            if name == "source":
+                lines.append(f"{name}_given = {word} >= 0")
+        lines += [f"M, Gx, Gy = last - first, {len(self.cell.input_gates)}, {len(self.cell.recurrent_gates)}"]
+        lines += ["K, own = T * B, piece * scratch_size"]
+        for name in ["zero", *(f"{s}_masked" for s in self.masked_rows())]:
+            lines += [f"{name} = row(scratch, own, H)", "own += H"]
         if self.norm:
-            lines += [f"normal = np.empty((2, {len(self.cell.gates)}, H), a.dtype)  # γ r + β, and r"]
-            lines += ["sum_row = np.empty(H, a.dtype)"]
-        return lines + [f"{s}_masked = np.empty(H, a.dtype)" for s in self.masked_rows()]
+            lines += ["eps_ = number(real(eps))", "sum_row = row(scratch, own, H)", "own += H"]
+            lines += [
+                f"normal = row(scratch, own, H)  # of each gate: γ r + β, then r; {2 * len(self.cell.gates)} rows"
+            ]
+            lines += [f"own += {2 * len(self.cell.gates)} * H"]
+        lines += ["bias = row(scratch, own, H)  # of every gate", "own += Gx * H"]
+        lines += ["through = row(scratch, own, H)", "edge = address(scratch, own + M * H)"]
+        return [*lines, "for j in range(H):", "    zero[j] = number(0)", *starts]
 
     def masked_rows(self) -> list[str]:
         """States whose fed-back value a mask multiplies: those of a local cell."""
@@ -238,96 +352,118 @@ class _Writer:
         """What row b reads at step t from the step before."""
         cell = self.cell
         rows = {s: "out" if s == "y" else f"{s}_all" for s in cell.fed_back if s != "y" or cell.reads_y}
-        lines = ["fresh = n == 0 or (reverse and lengths.size > 0 and t == lengths[b] - 1)"] if rows else []
-        lines += ["blank = reset.size > 0 and reset[t, b]"] if rows else []
+        lines = ["fresh = n == 0 or (reverse != 0 and lengths_given and t == lengths[b] - 1)"] if rows else []
+        lines += ["blank = reset_given and reset[t * B + b] != 0"] if rows else []
         for s, array in rows.items():
-            zero = "zero" if s == "y" else f"zero[:{s}_0.shape[1]]"
-            lines.append(f"{s}_row = {zero} if blank else ({s}_0[b] if fresh else {array}[back, b])")
+            w = self.wide(s)
+            lines.append(
+                f"{s}_row = row(zero, 0, {w}) if blank else "
+                f"(row({s}_0, b * {s}_0_apart, {w}) if fresh else row({array}, (back * B + b) * {w}, {w}))"
+            )
         for s in self.masked_rows():
-            lines += ["if mask.size > 0:", f"    for j in range(H): {s}_masked[j] = {s}_row[j] * mask[b, j]"]
+            lines += ["if mask_given:", f"    for j in range(H): {s}_masked[j] = {s}_row[j] * mask[b * H + j]"]
             lines += [f"    {s}_row = {s}_masked"]
         return lines
 
     def gates(self) -> list[str]:
         """The gates' rows of step t, row b."""
         cell = self.cell
-        lines = [f"a_{g} = a[t_a, b, {k}]" for k, g in enumerate(cell.input_gates)]
+        lines = ["at_a = (t_a * B + b) * Gx * H"]
+        lines += [f"a_{g} = row(a, at_a + {k} * H, H)" for k, g in enumerate(cell.input_gates)]
         if self.own_rec:
-            lines += [f"u_{g} = rec[t_a, b, {k}]" for k, g in enumerate(cell.recurrent_gates)]
-        lines += [f"b_{g} = bias_y[{k}]" for k, g in enumerate(self.only_y)]
+            lines += [f"at_r = (t_r * B + b) * {len(cell.recurrent_gates)} * H"]
+            lines += [f"u_{g} = row(rec, at_r + {k} * H, H)" for k, g in enumerate(cell.recurrent_gates)]
+        lines += [f"b_{g} = row(bias_y, {k} * H, H)" for k, g in enumerate(self.only_y)]
         for k, g in enumerate(cell.gates if self.norm else ()):
             lines += [f"for j in range(H): sum_row[j] = {' + '.join(f'{r}[j]' for r in self.raw_terms(g))}"]
-            lines += [f"scale_{g} = normalise(sum_row, gamma[{k}], beta[{k}], eps, normal[1, {k}], normal[0, {k}])"]
-            lines += [f"n_{g} = normal[0, {k}]"]
-        return lines + [f"{p}_row = {p}_all" for p in cell.params]
+            lines += [f"n_{g}, r_{g} = row(normal, {2 * k} * H, H), row(normal, {2 * k + 1} * H, H)"]
+            lines += [f"gamma_{g}, beta_{g} = row(gamma, {k} * H, H), row(beta, {k} * H, H)"]
+            lines += [f"scale_{g} = normalise(sum_row, gamma_{g}, beta_{g}, eps_, r_{g}, n_{g})"]
+        return lines + [f"{p}_row = row({p}_all, 0, H)" for p in cell.params]
 
     def forward(self) -> str:
-        cell = self.cell
-        arguments = [
-            *self.shared_arguments(),
-            "bias_x",
-            *(f"{s}_end" for s in cell.fed_back),
-            "reverse",
-            "first",
-            "last",
-        ]
-        loop = ["t = T - 1 - n if reverse else n", "back = t + 1 if reverse else t - 1"]
-        loop += ["t_a = t if a.shape[0] == T else 0  # nothing is kept where no gradient is wanted", *NET.splitlines()]
+        cell, names = self.cell, self.forward_names()
+        loop = ["t = T - 1 - n if reverse != 0 else n", "back = t + 1 if reverse != 0 else t - 1"]
+        loop += NET.format(span=_text(SPAN)).splitlines()
         if cell.dense:
-            names = {"rec": "rec", "G": len(cell.recurrent_gates)} if self.own_rec else {"rec": "a", "G": "Gx"}
-            loop += RECURRENT.format(add=not self.own_rec, **names).splitlines()
-        body = ["if lengths.size > 0 and t >= lengths[b]:", "    out[t, b] = number(0)", "    continue"]
-        body += [*self.before(), *self.gates()]
-        new = ["out[t, b]", *(f"{s}_all[t, b]" for s in cell.states)]
+            own = {"rec": "rec", "t": "t_r", "G": "Gy", "add": 0}
+            both = {"rec": "a", "t": "t_a", "G": "Gx", "add": 1}
+            loop += RECURRENT.format(**(own if self.own_rec else both)).splitlines()
+        body = ["out_row = row(out, (t * B + b) * H, H)", "if lengths_given and t >= lengths[b]:"]
+        body += ["    for j in range(H): out_row[j] = number(0)", "    continue", *self.before(), *self.gates()]
+        new = ["out_row", *(f"row({s}_all, (t * B + b) * {self.wide(s)}, {self.wide(s)})" for s in cell.states)]
         body += [f"units({', '.join(['H', *self.rows_in(), *new, *self.extra])})"]
-        end = ["end = 0 if reverse else (lengths[b] - 1 if lengths.size > 0 else T - 1)"]
-        end += [f"{s}_end[b] = {'out' if s == 'y' else f'{s}_all'}[end, b]" for s in cell.fed_back]
-        flat = ["x", "a", *(["source", "y_0", "out"] if cell.dense else []), *(["rec"] if self.own_rec else [])]
-        lines = [*self.prologue(), *_flat(flat), "for n in range(T):", *_indent(loop)]
-        lines += ["    for b in range(first, last):"]
-        lines += [*_indent(body, 2), *(["for b in range(first, last):", *_indent(end)] if cell.fed_back else [])]
-        return _function("forward", arguments, lines)
+        end = ["end = 0 if reverse != 0 else (lengths[b] - 1 if lengths_given else T - 1)"]
+        for s in cell.fed_back:
+            w, array = self.wide(s), "out" if s == "y" else f"{s}_all"
+            end += [f"for j in range({w}): {s}_end[b * {w} + j] = {array}[(end * B + b) * {w} + j]"]
+        rows = ["for j in range(Gx * H):"]
+        rows += ["    bias[j] = (b_x[j] if b_x_given else number(0)) + (b_too[j] if b_too_given else number(0))"]
+        rows += ["low = 0", "for n in range(T):", *_indent(loop), "    for b in range(first, last):", *_indent(body, 2)]
+        rows += ["for b in range(first, last):", *_indent(end)] if cell.fed_back else []
+        lines = [*self.prologue(names), *_stage(PACK, self.packing(1, "")), *_stage(ROWS, rows)]
+        return _function("forward", KERNEL_ARGUMENTS, lines, options="")
+
+    def packing(self, transposed: int, condition: str) -> list[str]:
+        """W and U in the order in which products read them."""
+        lines = [f"{condition}call(pack, (PW, W, Gx * H, I, {transposed}))"]
+        return lines + [f"call(pack, (PU, U, Gy * H, H, {transposed}))"] * self.cell.dense
 
     def backward(self) -> str:
-        cell = self.cell
-        both = ["dA", *(["dRec"] if self.own_rec else [])]
-        given = ["dOut", *(f"d_{s}" for s in cell.fed_back), *both, "dx", *(f"d_{p}" for p in cell.params)]
-        given += ["dGamma", "dBeta"] if self.norm else []
-        body = [
-            "if lengths.size > 0 and t >= lengths[b]:",
-            *(f"    {d}[t, b] = number(0)" for d in both),
-            "    continue",
-        ]
-        body += [*self.before(), *self.gates()]
-        body += [f"d_{g}_row = dA[t, b, {k}]" for k, g in enumerate(cell.input_gates)]
-        body += [f"d_{g}_row = dRec[t, b, {cell.recurrent_gates.index(g)}]" for g in self.only_y]
-        rows = [*self.rows_in(), "out[t, b]", *(f"{s}_all[t, b]" for s in cell.states), "dOut[t, b]"]
-        rows += [f"d_{o}[b]" for o in cell.outputs if o != "y" or self.y_back]
-        rows += [f"d_{g}_row" for g in cell.gates] + [f"d_{p}[b]" for p in cell.params]
-        body += [f"units_back({', '.join(['H', *rows, *self.extra])})"]
+        cell, names = self.cell, self.backward_names()
+        both = {"dA": "Gx", **({"dRec": "Gy"} if self.own_rec else {})}
+        rows = []
+        for s in cell.fed_back:
+            w = self.wide(s)
+            rows += [f"for j in range(first * {w}, last * {w}):"]
+            rows += [f"    d_{s}[j] = d_{s}_end[j] if d_{s}_end_given else number(0)"]
+        for name, G in {**{f"d_{p}_sum": 1 for p in cell.params}, **self.norm_sums()}.items():
+            rows += [f"for j in range(first * {G} * H, last * {G} * H): {name}[j] = number(0)"]
+        body = ["if lengths_given and t >= lengths[b]:"]
+        for d, G in both.items():
+            body += [f"    for j in range((t * B + b) * {G} * H, (t * B + b + 1) * {G} * H): {d}[j] = number(0)"]
+        body += ["    continue", *self.before(), *self.gates()]
+        body += [f"d_{g}_row = row(dA, at_a + {k} * H, H)" for k, g in enumerate(cell.input_gates)]
+        recurrent = {g: f"row(dRec, at_r + {k} * H, H)" for k, g in enumerate(cell.recurrent_gates)}
+        body += [f"d_{g}_row = {recurrent[g]}" for g in self.only_y]
+        body += ["dOut_row = row(dOut, (t * B + b) * H, H) if dOut_given else zero"]
+        given = [*self.rows_in(), "row(out, (t * B + b) * H, H)"]
+        given += [f"row({s}_all, (t * B + b) * {self.wide(s)}, {self.wide(s)})" for s in cell.states] + ["dOut_row"]
+        for o in cell.outputs:
+            given += [f"row(d_{o}, b * {self.wide(o)}, {self.wide(o)})"] * (o != "y" or self.y_back)
+        given += [f"d_{g}_row" for g in cell.gates] + [f"row(d_{p}_sum, b * H, H)" for p in cell.params]
+        body += [f"units_back({', '.join(['H', *given, *self.extra])})"]
         for k, g in enumerate(cell.gates if self.norm else ()):
-            body += [f"normalise_back(d_{g}_row, gamma[{k}], normal[1, {k}], scale_{g}, dGamma[b, {k}], dBeta[b, {k}])"]
-        for k, g in enumerate(cell.recurrent_gates):
+            sums = [f"row({d}, (b * {len(cell.gates)} + {k}) * H, H)" for d in ("dGamma", "dBeta")]
+            body += [f"normalise_back(d_{g}_row, gamma_{g}, r_{g}, scale_{g}, {', '.join(sums)})"]
+        for g in cell.recurrent_gates:
             if self.own_rec and g not in self.only_y:
-                body += [f"dRec[t, b, {k}] = d_{g}_row"]
+                body += [f"into = {recurrent[g]}", f"for j in range(H): into[j] = d_{g}_row[j]"]
         for s in self.masked_rows():
-            body += ["if mask.size > 0:", f"    for j in range(H): d_{s}[b, j] *= mask[b, j]"]
-        lines = [*self.prologue()]
-        lines += ["through = np.empty((M if mask.size > 0 else 0, H), a.dtype)"] if cell.dense else []
-        lines += _flat([*both, "dx", *(["d_y", "through"] if cell.dense else [])])
-        lines += ["for n in range(T - 1, -1, -1):", "    t = t_a = T - 1 - n if reverse else n"]
-        lines += ["    back = t + 1 if reverse else t - 1", "    for b in range(first, last):", *_indent(body, 2)]
+            body += ["if mask_given:", f"    for j in range(H): d_{s}[b * H + j] *= mask[b * H + j]"]
+        rows += ["for n in range(T - 1, -1, -1):", "    t = t_a = t_r = T - 1 - n if reverse != 0 else n"]
+        rows += ["    back = t + 1 if reverse != 0 else t - 1", "    for b in range(first, last):", *_indent(body, 2)]
         if cell.dense:
-            names = {"d": "dRec", "G": len(cell.recurrent_gates)} if self.own_rec else {"d": "dA", "G": "Gx"}
-            lines += _indent(BACK_THROUGH_U.format(**names).splitlines())
-        lines += _indent(BACK_THROUGH_W.splitlines())
+            errors = {"d": "dRec", "G": "Gy"} if self.own_rec else {"d": "dA", "G": "Gx"}
+            rows += _indent(BACK_THROUGH_U.format(**errors).splitlines())
+        rows += _indent(BACK_THROUGH_W.format(span=_text(SPAN)).splitlines())
         if cell.fed_back:
-            lines += ["    if reset.size > 0:", "        for b in range(first, last):"]
-            lines += ["            if reset[t, b] and (lengths.size == 0 or t < lengths[b]):"]
-            lines += _indent([f"d_{s}[b] = number(0)" for s in cell.fed_back], 4)
-        return _function("backward", [*self.shared_arguments(), *given, "reverse", "first", "last"], lines)
+            rows += ["    if reset_given:", "        for b in range(first, last):"]
+            rows += ["            if reset[t * B + b] != 0 and (not lengths_given or t < lengths[b]):"]
+            for s in cell.fed_back:
+                w = self.wide(s)
+                rows += _indent([f"for j in range(b * {w}, b * {w} + {w}): d_{s}[j] = number(0)"], 4)
+        lines = [*self.prologue(names), *_stage(PACK, self.packing(0, "if dx_given: ")), *_stage(ROWS, rows)]
+        lines += _stage(SUM_W, SUM_OF_W.splitlines())
+        if cell.dense:
+            lines += _stage(SUM_U, SUM_OF_U.format(d="dRec" if self.own_rec else "dA").splitlines())
+        return _function("backward", KERNEL_ARGUMENTS, lines, options="")
+
+    def norm_sums(self) -> dict[str, int]:
+        return dict.fromkeys(["dGamma", "dBeta"], len(self.cell.gates)) if self.norm else {}
 
 
+KERNEL_ARGUMENTS = ["table", "first", "last", "piece"]
 _print = Printer(number="number({})", powers={2: "square({})", 3: "cube({})"}).assignments
 
 
@@ -347,9 +483,15 @@ def _indent(lines: Sequence[str], by: int = 1) -> list[str]:
     return ["    " * by + line for line in lines]
 
 
-def _flat(names: list[str]) -> list[str]:
-    return [f"{name}_flat = {name}.reshape(-1)" for name in names]
+def _stage(stage: int, lines: Sequence[str]) -> list[str]:
+    return [f"if stage & {stage}:", *_indent(lines)]
 
 
-def _function(name: str, arguments: list[str], lines: list[str]) -> str:
-    return "\n".join(["", "@njit(**OPTIONS)", f"def {name}({', '.join(arguments)}):", *_indent(lines), ""])
+def _text(lines: str) -> str:
+    return "\n".join(_indent(lines.splitlines()))
+
+
+def _function(
+    name: str, arguments: list[str], lines: list[str], options: str = "@njit(**OPTIONS, forceinline=True)"
+) -> str:
+    return "\n".join(["", *[options] * bool(options), f"def {name}({', '.join(arguments)}):", *_indent(lines), ""])

@@ -6,18 +6,13 @@ A row holds [hidden units; input gates; output gates; cells]. The memory cell's 
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass, field
-from types import ModuleType
-from typing import Any
-
-import numpy as np
+from dataclasses import dataclass
 
 from longlag.cells import Cell, memory_cell
-from longlag.engines.cpu import generate, kernels
-from longlag.engines.cpu.generate import _function, _indent, _print
+from longlag.engines.cpu import generate
+from longlag.engines.cpu.generate import LAYOUT, _function, _indent, _print
 
-LAYOUT = ["hid, blocks, per_block, gated = layout", "cells = hid + blocks * (1 + gated)  # where the cells begin"]
+CELLS = ["cells = hid + blocks * (1 + gated)  # where the cells begin"]
 
 
 @dataclass(frozen=True)
@@ -38,10 +33,6 @@ class Blocks:
     outputs: tuple[str, ...] = ("y", "s")
     fed_back: tuple[str, ...] = ("y", "s")
     reads_y: bool = False
-    extra: tuple[np.ndarray, ...] = field(init=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "extra", (np.array(self.layout),))
 
     @property
     def recurrent_gates(self) -> tuple[str, ...]:
@@ -49,28 +40,39 @@ class Blocks:
 
     @property
     def key(self) -> str:
-        return repr(self)
+        """All of it in words; see `found`."""
+        return " ".join(map(str, ("blocks", self.g, self.h, int(self.dense), *self.layout)))
 
-    def kernels(self, dtype: str, norm: bool) -> ModuleType:
-        return _module(self.g, self.h, bool(self.layout[3]), self.dense, dtype)
+    @classmethod
+    def found(cls, key: str) -> Blocks:
+        """The inverse of `key`."""
+        _, g, h, dense, *layout = key.split()
+        hidden, blocks, size, gated = map(int, layout)
+        return cls(g, h, (hidden, blocks, size, gated), dense == "1")
+
+    @property
+    def code_key(self) -> str:
+        """The same for all layouts: those are handed over in the table."""
+        return repr((self.g, self.h, self.layout[3], self.dense))
+
+    def writer(self, dtype: str) -> generate.Writer:
+        """Writes the kernels."""
+        return _Writer(self, memory_cell(self.g, self.h, bool(self.layout[3])), dtype)
 
 
-@functools.cache
-def _module(g: str, h: str, gated: bool, dense: bool, dtype: str) -> ModuleType:
-    shape = Blocks(g, h, (0, 0, 0, int(gated)), dense)
-    name = f"lstm97_{g}_{h}_{'gated' if gated else 'open'}_{'dense' if dense else 'local'}_{dtype}"
-    return kernels.load(name.replace("-", "_"), _Writer(shape, memory_cell(g, h, gated), dtype).module())
+class _Writer(generate.Writer):
+    extra = LAYOUT
+    sizes = ("S = blocks * per_block  # memory cells",)
 
-
-class _Writer(generate._Writer):
-    extra = ("layout",)
-
-    def __init__(self, shape: Any, inner: Cell, dtype: str) -> None:
+    def __init__(self, shape: Blocks, inner: Cell, dtype: str) -> None:
         super().__init__(shape, dtype, norm=False)
         self.inner = inner
 
     def masked_rows(self) -> list[str]:
         return []
+
+    def wide(self, state: str) -> str:
+        return "H" if state == "y" else "S"
 
     def gate_loads(self) -> list[str]:
         gates = {"i": "i = a_a[hid + block]", "a": "a = a_a[cells + k]", "o": "o = a_a[hid + blocks + block]"}
@@ -80,13 +82,9 @@ class _Writer(generate._Writer):
         inner = self.inner
         lines = {**dict(zip(inner.new_states, inner.expressions[1:])), "y_new": inner.output}
         cell = [*self.gate_loads(), *_print(lines), "s_new_row[k] = s_new", "y_new_row[cells + k] = y_new"]
-        body = [
-            *LAYOUT,
-            "for unit in range(cells):",
-            "    y_new_row[unit] = sigmoid(a_a[unit])",
-            *self.over_cells(cell),
-        ]
-        return _function("units", ["size", "a_a", "s_row", "y_new_row", "s_new_row", "layout"], body)
+        gates = ["for unit in range(cells):", "    y_new_row[unit] = sigmoid(a_a[unit])"]
+        rows = ["a_a", "s_row", "y_new_row", "s_new_row"]
+        return _function("units", ["size", *rows, *LAYOUT], [*CELLS, *gates, *self.over_cells(cell)])
 
     def units_back(self) -> str:
         inner = self.inner
@@ -94,11 +92,11 @@ class _Writer(generate._Writer):
         cell = [*self.gate_loads(), "s_new = s_new_row[k]", "d_y = dOut_row[cells + k] + d_y_row[cells + k]"]
         cell += ["d_s = d_s_row[k]", *_print(inner.adjoint), "d_s_row[k] = d_s_", "d_a_row[cells + k] = d_a_"]
         cell += [f"{sums[g]} += d_{g}_" for g in inner.gates if g in sums]
-        body = [*LAYOUT, "for unit in range(cells):", "    y = y_new_row[unit]"]
+        body = [*CELLS, "for unit in range(cells):", "    y = y_new_row[unit]"]
         body += ["    d_a_row[unit] = (dOut_row[unit] + d_y_row[unit]) * y * (number(1) - y)", *self.over_cells(cell)]
         body += ["for unit in range(size):", "    d_y_row[unit] = number(0)"]
         rows = ["a_a", "s_row", "y_new_row", "s_new_row", "dOut_row", "d_y_row", "d_s_row", "d_a_row"]
-        return _function("units_back", ["size", *rows, "layout"], body)
+        return _function("units_back", ["size", *rows, *LAYOUT], body)
 
     def over_cells(self, body: list[str]) -> list[str]:
         loop = ["for block in range(blocks):", "    for k in range(block * per_block, (block + 1) * per_block):"]

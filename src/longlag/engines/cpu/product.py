@@ -11,16 +11,14 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic
 
-from longlag.engines.cpu.functions import FLAGS, llvm_intrinsic, splat
+from longlag.engines.cpu.compile import OPTIONS, flat, machine_code, row
+from longlag.engines.cpu.functions import FLAGS, intrinsic, llvm_intrinsic, splat
+from longlag.engines.cpu.machine import BLOCK, VECTOR_BYTES, VECTORS
 from longlag.engines.cpu.online97_vector import Vector
 from longlag.engines.cpu.online97_vector import total as total
 
-VECTOR_BYTES = 64  # one AVX-512 register, two of AVX2, four of NEON
-VECTORS = 2  # per tile row
 LANES = {np.float32: VECTOR_BYTES // 4, np.float64: VECTOR_BYTES // 8}
-OPTIONS: dict[str, Any] = {**FLAGS, "nogil": True}
 
 
 @intrinsic
@@ -75,8 +73,8 @@ def cube(x):
     return x * x * x
 
 
-def _tile(rows: int) -> Any:
-    """``tile(A, a, row, deep, P, p, K, C, c, column, add)``: rows × (2 vectors) of C (+)= A·P, K deep.
+def _tile(rows: int, width: int = VECTORS) -> Any:
+    """``tile(A, a, row, deep, P, p, K, C, c, column, add)``: rows × (width vectors) of C (+)= A·P, K deep.
 
     a, p and c are where the tile begins in A, P and C (flat arrays), row and column the distance between rows of A
     and of C, deep that between columns of A.
@@ -97,7 +95,7 @@ def _tile(rows: int) -> Any:
                 return builder.gep(context.make_array(signature.args[k])(context, builder, value).data, [start])
 
             def vectors(pointer):
-                for v in range(VECTORS):
+                for v in range(width):
                     yield builder.bitcast(builder.gep(pointer, [K.type(v * lanes)]), vector.as_pointer())
 
             A, P, C = data(0, A, a), data(4, P, p), data(7, C, c)
@@ -105,7 +103,7 @@ def _tile(rows: int) -> Any:
             builder.branch(loop)
             builder.position_at_end(loop)
             k, A_k, P_k = builder.phi(K.type), builder.phi(A.type), builder.phi(P.type)
-            sums = [[builder.phi(vector) for _ in range(VECTORS)] for _ in range(rows)]
+            sums = [[builder.phi(vector) for _ in range(width)] for _ in range(rows)]
             for phi, start in ((k, K.type(0)), (A_k, A), (P_k, P)):
                 phi.add_incoming(start, entry)
             for phi in itertools.chain(*sums):
@@ -115,11 +113,11 @@ def _tile(rows: int) -> Any:
             right = [builder.load(q, align=align) for q in vectors(P_k)]
             for r in range(rows):
                 left = splat(builder, builder.load(builder.gep(A_k, [builder.mul(row, K.type(r))])), vector)
-                for v in range(VECTORS):
+                for v in range(width):
                     sums[r][v].add_incoming(llvm_intrinsic(builder, "fma", left, right[v], sums[r][v]), body)
             k.add_incoming(builder.add(k, K.type(1)), body)
             A_k.add_incoming(builder.gep(A_k, [deep]), body)
-            P_k.add_incoming(builder.gep(P_k, [K.type(VECTORS * lanes)]), body)
+            P_k.add_incoming(builder.gep(P_k, [K.type(width * lanes)]), body)
             builder.branch(loop)
             builder.position_at_end(end)
             targets = [list(vectors(builder.gep(C, [builder.mul(column, K.type(r))]))) for r in range(rows)]
@@ -141,6 +139,7 @@ def _tile(rows: int) -> Any:
 
 
 _tile8, _tile4, _tile2, _tile1 = (_tile(rows) for rows in (8, 4, 2, 1))
+_narrow8 = _tile(8, 1)
 
 
 @njit(**OPTIONS, cache=True)
@@ -150,18 +149,29 @@ def width(matrix):
 
 
 @njit(**OPTIONS, cache=True)
-def pack(U, transposed):
-    """U (N, K) for products with Uᵀ (K, N), or with U itself (K = rows, N = columns) if not ``transposed``.
+def pack_into(P, U, rows, columns, transposed):
+    """U (rows, columns), flat, for products with Uᵀ (columns, rows), or with U itself if not ``transposed``.
 
-    Panels of ``width`` columns, each K × width and contiguous; the last is filled up with zeros.
+    Panels of ``width`` columns, each contiguous; the last is filled up with zeros.
     """
+    N, K = (rows, columns) if transposed else (columns, rows)
+    w = width(U)
+    for start in range(0, N, w):
+        panel = start * K
+        for k in range(K):
+            for n in range(min(w, N - start)):
+                P[panel + k * w + n] = U[(start + n) * columns + k] if transposed else U[k * columns + start + n]
+            for n in range(min(w, N - start), w):
+                P[panel + k * w + n] = U.dtype.type(0)
+
+
+@njit(**OPTIONS, cache=True)
+def pack(U, transposed):
+    """U (N, K) packed for products with Uᵀ, or with U (K, N) if not ``transposed``."""
     N, K = U.shape if transposed else U.shape[::-1]
     w = width(U)
-    P = np.zeros((N + w - 1) // w * w * K, U.dtype)
-    for n in range(N):
-        start = n // w * w * K + n % w
-        for k in range(K):
-            P[start + k * w] = U[n, k] if transposed else U[k, n]
+    P = np.empty((N + w - 1) // w * w * K, U.dtype)
+    pack_into(P, U.reshape(-1), U.shape[0], U.shape[1], transposed)
     return P
 
 
@@ -203,35 +213,120 @@ def multiply(A, a, row, M, K, P, C, c, N, add, edge):
                 C[start + n] = edge[m * w + n] + (C[start + n] if add else C.dtype.type(0))
 
 
-BLOCK = 256  # steps of a sum taken at a time, so that both factors stay in the cache
+# ------------------------------------------------------------------------------------------------------- kernels
+def _multiply(number: Any) -> Any:
+    def kernel(A, distance, M, K, P, C, N, add, edge):
+        rows, result = flat(A, number), flat(C, number)
+        multiply(rows, 0, distance, M, K, flat(P, number), result, 0, N, add != 0, flat(edge, number))
+
+    return kernel
 
 
-@njit(**OPTIONS, cache=True)
-def sum_of_outer_products(A, B, C, first, last):
-    """Rows 8·first : 8·last of C (M, N) = Aᵀ·B for A (K, M) and B (K, N); C has whole tiles: its sizes are rounded up.
+def _pack(number: Any) -> Any:
+    def kernel(P, U, rows, columns, transposed):
+        pack_into(flat(P, number), flat(U, number), rows, columns, transposed != 0)
 
-    Every entry is summed over K in one fixed order, whatever rows are computed elsewhere.
-    """
-    K, M = A.shape
-    N, w = B.shape[1], width(B)
-    columns = C.shape[1]
-    left, right = np.zeros(BLOCK * 8, A.dtype), np.zeros(columns * BLOCK, A.dtype)
-    c = C.reshape(-1)
-    for start in range(0, K, BLOCK):
-        depth = min(BLOCK, K - start)
-        for panel in range(columns // w):
-            for k in range(depth):
-                for n in range(panel * w, min(N, panel * w + w)):
-                    right[panel * w * BLOCK + k * w + n - panel * w] = B[start + k, n]
-        for tile in range(first, last):
-            if tile * 8 + 8 <= M:
+    return kernel
+
+
+def _outer(number: Any, tile8: Any = _tile8, vectors: int = VECTORS) -> Any:
+    w = vectors * LANES[number]
+    at_once = LANES[number] // 8  # rows of 8 numbers in a vector
+    zero, one = number(0), number(1)
+
+    def kernel(A, M, K, early, split, late, N, C, sums, again, scratch, first, last, piece):
+        """Rows 8·first : 8·last of C (M, N) = Σ_k A_k B_kᵀ for A (K, M) and B (K, N), and of Σ_k A_k (maybe twice).
+
+        Rows k < split of B stand in ``early``, the others in ``late``. Every entry is summed over K in one fixed
+        order, whatever rows are computed elsewhere.
+        """
+        summed, twice = sums != 0, again != 0
+        A, early, late, C = flat(A, number), flat(early, number), flat(late, number), flat(C, number)
+        sums, again, scratch = flat(sums, number), flat(again, number), flat(scratch, number)
+        panels = (N + w - 1) // w
+        scratch = row(scratch, piece * (BLOCK * (8 + panels * w) + 16 * w), 0)
+        left, edge = scratch, row(scratch, BLOCK * 8, 0)
+        right = row(scratch, BLOCK * 8 + 16 * w, 0)
+        if K == 0:
+            for c in range(first * 8 * N, min(last * 8, M) * N):
+                C[c] = zero
+        for start in range(0, K, BLOCK):
+            depth = min(BLOCK, K - start)
+            for panel in range(panels):
+                columns = min(w, N - panel * w)
                 for k in range(depth):
-                    for m in range(8):
-                        left[k * 8 + m] = A[start + k, tile * 8 + m]
-            else:
-                for k in range(depth):
-                    for m in range(M - tile * 8):
-                        left[k * 8 + m] = A[start + k, tile * 8 + m]
-            for panel in range(columns // w):
-                at = tile * 8 * columns + panel * w
-                _tile8(left, 0, 1, 8, right, panel * w * BLOCK, depth, c, at, columns, start > 0)
+                    to = panel * w * BLOCK + k * w
+                    if start + k < split:
+                        for n in range(columns):
+                            right[to + n] = early[(start + k) * N + panel * w + n]
+                    else:
+                        for n in range(columns):
+                            right[to + n] = late[(start + k - split) * N + panel * w + n]
+                    for n in range(columns, w):  # what is left of the last panel; ones there give Σ_k A_k
+                        right[to + n] = one
+            for tile in range(first, last):
+                height = min(8, M - tile * 8)
+                # where it stands A is as good, if it is read only once
+                packed = panels > 1 or height < 8 or (summed and N % w == 0)
+                if packed and height == 8:
+                    for k in range(depth):
+                        for m in range(8):
+                            left[k * 8 + m] = A[(start + k) * M + tile * 8 + m]
+                elif packed:
+                    for k in range(depth):
+                        for m in range(height):
+                            left[k * 8 + m] = A[(start + k) * M + tile * 8 + m]
+                        for m in range(height, 8):
+                            left[k * 8 + m] = zero
+                for panel in range(panels):
+                    at, columns = tile * 8 * N + panel * w, min(w, N - panel * w)
+                    whole = height == 8 and columns == w
+                    to, c, apart = (C, at, N) if whole else (edge, 0, w)
+                    if packed:
+                        tile8(left, 0, 1, 8, right, panel * w * BLOCK, depth, to, c, apart, whole and start > 0)
+                    else:
+                        tile8(A, start * M + tile * 8, 1, M, right, 0, depth, to, c, apart, whole and start > 0)
+                    if not whole:
+                        for m in range(height):
+                            for n in range(columns):
+                                before = C[at + m * N + n] if start > 0 else zero
+                                C[at + m * N + n] = before + edge[m * w + n]
+                if summed:
+                    if N % w == 0:
+                        rows = broadcast(zero)
+                        for k in range(0, depth // at_once * at_once, at_once):
+                            rows = rows + load(left, k * 8)
+                        store(edge, 0, rows)
+                        for m in range(7, -1, -1):
+                            value = edge[m]
+                            for k in range(1, at_once):
+                                value += edge[k * 8 + m]
+                            for k in range(depth // at_once * at_once, depth):
+                                value += left[k * 8 + m]
+                            edge[m * w + w - 1] = value
+                    for m in range(height):
+                        at = tile * 8 + m
+                        sums[at] = edge[m * w + w - 1] + (sums[at] if start > 0 else zero)
+                        if twice:
+                            again[at] = sums[at]
+
+    return kernel
+
+
+def _words(count: int) -> Any:
+    return types.void(*[types.intp] * count)
+
+
+_MAKERS: dict[str, Any] = {
+    "multiply": (_multiply, _words(9)),
+    "pack": (_pack, _words(5)),
+    "outer": (_outer, _words(14)),
+    "outer_narrow": (lambda number: _outer(number, _narrow8, 1), _words(14)),
+}
+
+
+def build(name: str, dtype: str) -> tuple[str, bytes]:
+    """The source and the machine code of ``multiply``, ``pack``, ``outer`` or ``outer_narrow`` (N at most a vector)."""
+    maker, signature = _MAKERS[name]
+    kernel = maker({"float32": np.float32, "float64": np.float64}[dtype])
+    return "# see longlag.engines.cpu.product\n", machine_code(kernel, signature)
