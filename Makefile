@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: test reproduce check format clean
+.PHONY: test reproduce bench check format clean
 .DEFAULT_GOAL := test
 
 $(VENV)/ready: pyproject.toml constraints.txt
@@ -22,6 +22,9 @@ check: $(VENV)/ready
 
 reproduce: $(VENV)/ready  ## the main job
 	$(BIN)/longlag reproduce --profile quick
+
+bench: $(VENV)/ready  ## the CPU engine over torch.nn
+	$(BIN)/longlag bench cpu
 
 format: $(VENV)/ready
 	$(BIN)/ruff check --fix .

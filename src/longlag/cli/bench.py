@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -95,6 +98,25 @@ def measure(ours: Callable[[], None], theirs: Callable[[], None], seconds: float
     return [(statistics.median(t), (sorted(t)[3 * len(t) // 4] - sorted(t)[len(t) // 4]) / 2) for t in times]
 
 
+FIRST_CALL = """
+import sys, time, pathlib, torch, longlag
+from longlag.engines.cpu import machine
+machine.folder, machine.PATIENCE = lambda: pathlib.Path(sys.argv[1]), 1e9
+layer, x = longlag.LSTM(8, 16), torch.zeros(100, 1, 8)
+begun = time.perf_counter()
+layer(x)[0].sum().backward()
+print(time.perf_counter() - begun)
+"""
+
+
+def first_calls() -> tuple[float, float]:
+    """Seconds of the first forward and backward call of ll.LSTM in a process: compiling, then from the cache."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-c", FIRST_CALL, folder]
+        cold, warm = (subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2))
+    return float(cold), float(warm)
+
+
 def bench(
     what: Annotated[str, typer.Argument(help="What to measure: cpu (layers against torch.nn).")] = "cpu",
     threads: Annotated[int, typer.Option(min=1, help="Threads of torch and of our kernels.")] = 1,
@@ -120,3 +142,5 @@ def bench(
         figures = f"{ours * 1e3:.3f}", f"{theirs * 1e3:.3f}", f"{ours / theirs:.2f}", f"{spread / theirs:.2f}"
         table.add_row(case.name, ", ".join(map(str, case.size)), *figures)
     Console().print(table)
+    cold, warm = first_calls()
+    typer.echo(f"first call of ll.LSTM in a process: {cold:.2f} s compiling, {warm:.3f} s from the cache")

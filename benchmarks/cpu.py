@@ -1,0 +1,48 @@
+"""The CPU engine over torch.nn: forward and backward, one and two threads, and the first call of a process.
+
+    python benchmarks/cpu.py [seconds per row]
+
+Every layer is compared with its peer before it is timed; see `longlag bench cpu` for the table without rows.
+"""
+
+import sys
+import time
+
+import torch
+from _rows import append
+
+from longlag.cli.bench import SIZES, check, cpu_cases, first_calls, measure, step
+
+
+def main(seconds: float) -> None:
+    torch.set_num_threads(1)
+    for case in cpu_cases():
+        check(case)
+        x = torch.randn(*case.size[:3])
+        (ours, spread), (theirs, _) = measure(step(case.ours, x), step(case.theirs, x), seconds, time.process_time)
+        append(f"cpu: {case.name} {case.size}", ours * 1e3, "ms", baseline=theirs * 1e3, spread=spread / ours)
+    for case in cpu_cases([SIZES[1], SIZES[3]]):
+        if case.name.startswith("LSTM / "):
+            two_threads(case.ours, torch.randn(*case.size[:3]), f"cpu: LSTM, two threads over one {case.size}", seconds)
+    for name, value in zip(("compiling", "from the cache"), first_calls()):
+        append(f"cpu: first call of ll.LSTM in a process, {name}", value, "s")
+
+
+def two_threads(layer: torch.nn.Module, x: torch.Tensor, name: str, seconds: float) -> None:
+    """The wall time of one thread and of two, taking turns."""
+
+    def on(threads: int):
+        def call() -> None:
+            torch.set_num_threads(threads)
+            step(layer, x)()
+
+        return call
+
+    (two, spread), (one, _) = measure(on(2), on(1), seconds, time.perf_counter)
+    torch.set_num_threads(2)
+    append(name, two * 1e3, "ms", baseline=one * 1e3, spread=spread / two)
+    torch.set_num_threads(1)
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]) if len(sys.argv) > 1 else 4.0)
