@@ -117,6 +117,25 @@ def test_every_layer_equals_the_reference(name):
     assert_same(*gathered, torch.float64)
 
 
+@pytest.mark.parametrize("steps", [1, 5])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("name", ["lstm", "gru", "leaky", "net_feedback"])
+def test_no_state_is_zeros_and_two_biases_are_added(name, reverse, steps):
+    cell, gathered = helpers.CELLS[name], []
+    given, options, leaves = problem(
+        cell, torch.float64, T=steps, B=3, inputs=2, H=5, norm=False, ragged=False, reset=False, mask=False
+    )
+    leaves = [value for value in leaves if not any(value is part for part in given["state"])]
+    other = torch.randn_like(given["b"]).requires_grad_()
+    for engine in ("cpu", "reference"):
+        bare = {**given, "b": (given["b"], other), "state": [None] * len(given["state"])}
+        gathered.append(results(engine, cell, bare, options, [*leaves, other], reverse))
+    zeros = {**given, "b": given["b"] + other, "state": [torch.zeros_like(part) for part in given["state"]]}
+    gathered.append(results("cpu", cell, zeros, options, [*leaves, other], reverse))
+    for ours in (gathered[0], gathered[2]):
+        assert_same(ours, gathered[1], torch.float64)
+
+
 @pytest.mark.parametrize("pool", [False, True])
 def test_results_are_the_same_bits_for_any_number_of_threads(monkeypatch, pool):
     from longlag.engines.cpu import program, team
