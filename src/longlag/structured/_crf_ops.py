@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.library import custom_op
 
 from longlag.structured.chain import Chain
 
@@ -55,46 +54,29 @@ def run(name: str, *tensors: Tensor) -> Any:
         timer.cancel()
 
 
-@custom_op("longlag::crf_log_partition", mutates_args=(), device_types="cpu")
-def log_partition(emissions: Tensor, mask: Tensor, a_s: Tensor, a_e: Tensor, A: Tensor) -> Tensor:
-    """log Z (B,)."""
+def _log_partition(emissions: Tensor, mask: Tensor, a_s: Tensor, a_e: Tensor, A: Tensor) -> Tensor:
     return torch.from_numpy(run("log_partition", emissions, mask, a_s, a_e, A)).to(emissions.dtype)
 
 
-@custom_op("longlag::crf_gradient", mutates_args=(), device_types="cpu")
-def gradient(
-    g: Tensor, emissions: Tensor, mask: Tensor, a_s: Tensor, a_e: Tensor, A: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of Σ g log Z by emissions, a_s, a_e and A."""
+def _gradient(g: Tensor, emissions: Tensor, mask: Tensor, a_s: Tensor, a_e: Tensor, A: Tensor) -> tuple[Tensor, ...]:
     found = run("gradient", g, emissions, mask, a_s, a_e, A)
-    dB, d_s, d_e, dA = (torch.from_numpy(x).to(emissions.dtype) for x in found)
-    return dB, d_s, d_e, dA
+    return tuple(torch.from_numpy(x).to(emissions.dtype) for x in found)
 
 
-@custom_op("longlag::crf_viterbi", mutates_args=(), device_types="cpu")
-def viterbi(emissions: Tensor, mask: Tensor, a_s: Tensor, a_e: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
-    """Best paths (B, T) and their scores (B,)."""
+def _viterbi(emissions: Tensor, mask: Tensor, a_s: Tensor, a_e: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
     paths, scores = run("viterbi", emissions, mask, a_s, a_e, A)
     return torch.from_numpy(paths), torch.from_numpy(scores).to(emissions.dtype)
 
 
-def marginals(chain: Chain) -> Tensor:
-    """P(y_t = k) = ∂ log Z / ∂B[t, k] (B, T, K)."""
-    return gradient(chain.emissions.new_ones(len(chain.emissions)), *chain)[0]
-
-
-@log_partition.register_fake
-def _(emissions, mask, a_s, a_e, A):
+def _log_partition_fake(emissions, mask, a_s, a_e, A):
     return emissions.new_empty(emissions.shape[0])
 
 
-@gradient.register_fake
-def _(g, emissions, mask, a_s, a_e, A):
+def _gradient_fake(g, emissions, mask, a_s, a_e, A):
     return tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (emissions, a_s, a_e, A))
 
 
-@viterbi.register_fake
-def _(emissions, mask, a_s, a_e, A):
+def _viterbi_fake(emissions, mask, a_s, a_e, A):
     return emissions.new_empty(emissions.shape[:2], dtype=torch.long), emissions.new_empty(emissions.shape[0])
 
 
@@ -111,5 +93,27 @@ def _no_second_derivative(ctx: Any, *g: Tensor) -> None:
     raise NotImplementedError("CRF: engine 'cpu' has no second derivatives, use engine='reference'")
 
 
-log_partition.register_autograd(_log_partition_backward, setup_context=_save)
-gradient.register_autograd(_no_second_derivative)
+# Defined through `Library`: `custom_op` would load torch._dynamo, a second, at the first call.
+_library = torch.library.Library("longlag", "FRAGMENT")
+_CHAIN = "Tensor emissions, Tensor mask, Tensor a_s, Tensor a_e, Tensor A"
+for _name, _arguments, _results, _implementation, _fake in (
+    ("crf_log_partition", _CHAIN, "Tensor", _log_partition, _log_partition_fake),
+    ("crf_gradient", f"Tensor g, {_CHAIN}", "(Tensor, Tensor, Tensor, Tensor)", _gradient, _gradient_fake),
+    ("crf_viterbi", _CHAIN, "(Tensor, Tensor)", _viterbi, _viterbi_fake),
+):
+    _library.define(f"{_name}({_arguments}) -> {_results}")
+    _library.impl(_name, _implementation, "CPU")
+    torch.library.register_fake(f"longlag::{_name}", _fake, lib=_library)
+torch.library.register_autograd(
+    "longlag::crf_log_partition", _log_partition_backward, setup_context=_save, lib=_library
+)
+torch.library.register_autograd("longlag::crf_gradient", _no_second_derivative, lib=_library)
+
+log_partition = torch.ops.longlag.crf_log_partition  # log Z (B,)
+gradient = torch.ops.longlag.crf_gradient  # of Σ g log Z by emissions, a_s, a_e and A
+viterbi = torch.ops.longlag.crf_viterbi  # best paths (B, T) and their scores (B,)
+
+
+def marginals(chain: Chain) -> Tensor:
+    """P(y_t = k) = ∂ log Z / ∂B[t, k] (B, T, K)."""
+    return gradient(chain.emissions.new_ones(len(chain.emissions)), *chain)[0]
