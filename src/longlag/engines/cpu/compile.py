@@ -15,12 +15,13 @@ from longlag.engines.cpu.functions import FLAGS, intrinsic
 
 KERNEL = types.void(types.CPointer(types.intp), types.intp, types.intp, types.intp)
 OPTIONS: dict[str, Any] = {**FLAGS, "nogil": True}
-_ALONE: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "_nrt": False}  # no Python, no memory
+PLAIN: dict[str, Any] = {**FLAGS, "_nrt": False}  # of what kernels call: no memory is counted or allocated
+_ALONE: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # nothing of Python
 
 
 def machine_code(function: Callable[..., None], signature: Any = KERNEL) -> bytes:
     """The object file of a function, which is named `machine.SYMBOL` there."""
-    compiled: Any = njit(signature, **FLAGS, **_ALONE)(function)
+    compiled: Any = njit(signature, **PLAIN, **_ALONE)(function)
     assembly = compiled.inspect_llvm(signature.args)
     name = compiled.overloads[signature.args].fndesc.llvm_func_name
     outside = set(re.findall(r'^declare [^@]*@"?((?!llvm\.)[^"(]+)', assembly, re.MULTILINE))

@@ -24,7 +24,7 @@ HEAD = '''"""CPU kernels of the cell {name} in {dtype}{norm}, written by longlag
 import numpy as np
 from numba import njit
 
-from longlag.engines.cpu.compile import OPTIONS, address, call, flat, real, row
+from longlag.engines.cpu.compile import PLAIN, address, call, flat, real, row
 from longlag.engines.cpu.functions import exp, relu, root, sigmoid, step, tanh
 from longlag.engines.cpu.product import LANES, broadcast, cube, load, square, store, total
 
@@ -33,7 +33,7 @@ lanes = LANES[number]
 '''
 
 NORMALISE = '''
-@njit(**OPTIONS)
+@njit(**PLAIN)
 def normalise(a, gamma, beta, eps, r, out):
     """out = γ r + β, r = (a − μ)/√(v + ε); returns 1/√(v + ε)."""
     size = len(a)
@@ -62,7 +62,7 @@ def normalise(a, gamma, beta, eps, r, out):
     return scale
 
 
-@njit(**OPTIONS)
+@njit(**PLAIN)
 def normalise_back(d, gamma, r, scale, dGamma, dBeta):
     """d, the gradient at γ r + β, becomes the gradient at a: (q − mean(q) − r·mean(q r))/√(v + ε), q = γ d."""
     size = len(d)
@@ -492,6 +492,6 @@ def _text(lines: str) -> str:
 
 
 def _function(
-    name: str, arguments: list[str], lines: list[str], options: str = "@njit(**OPTIONS, forceinline=True)"
+    name: str, arguments: list[str], lines: list[str], options: str = "@njit(**PLAIN, forceinline=True)"
 ) -> str:
     return "\n".join(["", *[options] * bool(options), f"def {name}({', '.join(arguments)}):", *_indent(lines), ""])

@@ -13,8 +13,9 @@ import torch
 from numba import njit
 from torch import Tensor
 
+from longlag.engines.cpu.compile import OPTIONS
 from longlag.engines.cpu.functions import exp, tanh
-from longlag.engines.cpu.product import OPTIONS, multiply, pack, width
+from longlag.engines.cpu.product import multiply, pack, width
 
 
 @njit(**OPTIONS, cache=True)

@@ -12,7 +12,7 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 
-from longlag.engines.cpu.compile import OPTIONS, flat, machine_code, row
+from longlag.engines.cpu.compile import OPTIONS, PLAIN, flat, machine_code, row
 from longlag.engines.cpu.functions import FLAGS, intrinsic, llvm_intrinsic, splat
 from longlag.engines.cpu.machine import BLOCK, VECTOR_BYTES, VECTORS
 from longlag.engines.cpu.online97_vector import Vector
@@ -142,13 +142,13 @@ _tile8, _tile4, _tile2, _tile1 = (_tile(rows) for rows in (8, 4, 2, 1))
 _narrow8 = _tile(8, 1)
 
 
-@njit(**OPTIONS, cache=True)
+@njit(**PLAIN)
 def width(matrix):
     """Columns of a tile for the type of this array."""
     return VECTORS * VECTOR_BYTES // matrix.itemsize
 
 
-@njit(**OPTIONS, cache=True)
+@njit(**PLAIN)
 def pack_into(P, U, rows, columns, transposed):
     """U (rows, columns), flat, for products with Uᵀ (columns, rows), or with U itself if not ``transposed``.
 
@@ -175,7 +175,7 @@ def pack(U, transposed):
     return P
 
 
-@njit(**OPTIONS)
+@njit(**PLAIN)
 def _panel(A, a, row, M, K, P, p, C, c, column, add):
     """All rows of one panel."""
     m = 0
@@ -192,7 +192,7 @@ def _panel(A, a, row, M, K, P, p, C, c, column, add):
         _tile1(A, a + m * row, row, 1, P, p, K, C, c + m * column, column, add)
 
 
-@njit(**OPTIONS)
+@njit(**PLAIN)
 def multiply(A, a, row, M, K, P, C, c, N, add, edge):
     """C (M, N) = A (M, K)·P, or C += A·P if ``add``.
 
@@ -202,11 +202,18 @@ def multiply(A, a, row, M, K, P, C, c, N, add, edge):
     column = N
     w = width(P)
     whole = N // w
-    for panel in range(whole):
-        _panel(A, a, row, M, K, P, panel * w * K, C, c + panel * w, column, add)
     rest = N - whole * w
+    if M == 1:  # no calls: a lone row would wait for them
+        for panel in range(whole):
+            _tile1(A, a, row, 1, P, panel * w * K, K, C, c + panel * w, column, add)
+        if rest:
+            _tile1(A, a, row, 1, P, whole * w * K, K, edge, 0, w, False)
+    else:
+        for panel in range(whole):
+            _panel(A, a, row, M, K, P, panel * w * K, C, c + panel * w, column, add)
+        if rest:
+            _panel(A, a, row, M, K, P, whole * w * K, edge, 0, w, False)
     if rest:
-        _panel(A, a, row, M, K, P, whole * w * K, edge, 0, w, False)
         for m in range(M):
             start = c + m * column + whole * w
             for n in range(rest):
