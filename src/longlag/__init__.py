@@ -2,6 +2,7 @@
 
 from longlag import cells as cells
 from longlag import flow as flow
+from longlag import lab as lab
 from longlag import learn as learn
 from longlag import tasks as tasks
 from longlag.cells import cell as cell
