@@ -117,7 +117,7 @@ def test_starting_loads_no_tools():
     code = (
         "import sys; from typer.testing import CliRunner; from longlag.cli import app;"
         "r = CliRunner().invoke(app, ['flow', '--help']); assert r.exit_code == 0;"
-        "print([m for m in ('matplotlib', 'numba', 'sympy.core', 'longlag.lab') if m in sys.modules])"
+        "print([m for m in ('matplotlib', 'numba', 'sympy.core', 'longlag.lab.trials') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
