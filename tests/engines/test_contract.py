@@ -136,6 +136,29 @@ def test_no_state_is_zeros_and_two_biases_are_added(name, reverse, steps):
         assert_same(ours, gathered[1], torch.float64)
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("name", ["lstm", "gru", "net_feedback"])
+def test_lengths_outside_the_sequence_touch_nothing_else(name, reverse):
+    """A layer refuses them, but cannot look at them inside torch.compile: 0 gives no step, more than T gives T."""
+    cell, gathered = helpers.CELLS[name], []
+    given, options, leaves = problem(
+        cell, torch.float64, T=4, B=3, inputs=2, H=5, norm=False, ragged=True, reset=False, mask=False
+    )
+    options["lengths"] = torch.tensor([0, 9, -7])
+    for engine in ("cpu", "reference"):
+        gathered.append(results(engine, cell, given, options, leaves, reverse))
+    assert_same(*gathered, torch.float64)
+
+
+def test_an_empty_batch():
+    layer = ll.LSTM(3, 4, dtype=torch.float64)
+    y, (h, c) = layer(torch.zeros(5, 0, 3, dtype=torch.float64))
+    assert (y.shape, h.shape, c.shape) == ((5, 0, 4), (1, 0, 4), (1, 0, 4))
+    y.sum().backward()
+    for parameter in layer.parameters():
+        assert torch.equal(parameter.grad, torch.zeros_like(parameter))
+
+
 @pytest.mark.parametrize("pool", [False, True])
 def test_results_are_the_same_bits_for_any_number_of_threads(monkeypatch, pool):
     from longlag.engines.cpu import program, team

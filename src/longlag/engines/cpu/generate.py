@@ -393,10 +393,13 @@ class Writer:
         body += ["    for j in range(H): out_row[j] = number(0)", "    continue", *self.before(), *self.gates()]
         new = ["out_row", *(f"row({s}_all, (t * B + b) * {self.wide(s)}, {self.wide(s)})" for s in cell.states)]
         body += [f"units({', '.join(['H', *self.rows_in(), *new, *self.extra])})"]
-        end = ["end = 0 if reverse != 0 else (lengths[b] - 1 if lengths_given else T - 1)"]
+        # lengths are checked at a layer's door, but not inside torch.compile: none gives no step, too many give T
+        end = ["count = min(lengths[b], T) if lengths_given else T", "end = 0 if reverse != 0 else count - 1"]
         for s in cell.fed_back:
             w, array = self.wide(s), "out" if s == "y" else f"{s}_all"
-            end += [f"for j in range({w}): {s}_end[b * {w} + j] = {array}[(end * B + b) * {w} + j]"]
+            end += [f"last_row = row({array}, (end * B + b) * {w}, {w})"]
+            end += [f"last_row = last_row if count > 0 else row({s}_0, b * {s}_0_apart, {w})"]
+            end += [f"for j in range({w}): {s}_end[b * {w} + j] = last_row[j]"]
         rows = ["for j in range(Gx * H):"]
         rows += ["    bias[j] = (b_x[j] if b_x_given else number(0)) + (b_too[j] if b_too_given else number(0))"]
         rows += ["low = 0", "for n in range(T):", *_indent(loop), "    for b in range(first, last):", *_indent(body, 2)]

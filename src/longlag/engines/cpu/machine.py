@@ -73,7 +73,11 @@ def target() -> tuple[str, str]:
     """Name and features of this processor."""
     import llvmlite.binding as llvm
 
-    return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    try:
+        features = llvm.get_host_cpu_features().flatten()
+    except RuntimeError:  # LLVM cannot tell on every system; the name alone will do
+        features = ""
+    return llvm.get_host_cpu_name(), features
 
 
 @functools.cache

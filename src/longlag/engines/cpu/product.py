@@ -257,6 +257,10 @@ def _outer(number: Any, tile8: Any = _tile8, vectors: int = VECTORS) -> Any:
         if K == 0:
             for c in range(first * 8 * N, min(last * 8, M) * N):
                 C[c] = zero
+            for m in range(first * 8, min(last * 8, M) if summed else 0):
+                sums[m] = zero
+                if twice:
+                    again[m] = zero
         for start in range(0, K, BLOCK):
             depth = min(BLOCK, K - start)
             for panel in range(panels):
