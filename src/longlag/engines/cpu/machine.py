@@ -2,7 +2,7 @@
 
 A kernel is a C function ``kernel(table, first, last, piece)``; ``table`` holds sizes and addresses. It allocates
 nothing and calls nothing but other kernels, so its object file needs no more than LLVM's loader: a process that finds
-its kernels in the cache never imports Numba or SymPy.
+its kernels in the cache never imports Numba (SymPy it does: a cell is traced when it is made).
 """
 
 from __future__ import annotations
