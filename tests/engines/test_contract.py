@@ -1,6 +1,9 @@
 """The contract of engines: every output and every gradient of the compiled one equals the reference's."""
 
 import itertools
+import os
+import subprocess
+import sys
 
 import helpers
 import pytest
@@ -159,8 +162,9 @@ def test_an_empty_batch():
         assert torch.equal(parameter.grad, torch.zeros_like(parameter))
 
 
+@pytest.mark.parametrize("B", [1, 2, 7])  # fewer sequences than threads: the sums for W and U may still be shared
 @pytest.mark.parametrize("pool", [False, True])
-def test_results_are_the_same_bits_for_any_number_of_threads(monkeypatch, pool):
+def test_results_are_the_same_bits_for_any_number_of_threads(monkeypatch, pool, B):
     from longlag.engines.cpu import program, team
 
     assert team._with_openmp()  # that of torch
@@ -169,7 +173,7 @@ def test_results_are_the_same_bits_for_any_number_of_threads(monkeypatch, pool):
     monkeypatch.setattr(program, "WORTH_A_THREAD", 1)
     program.program.cache_clear()  # it remembers how work was shared
     cell = helpers.CELLS["lstm"]
-    drawn = problem(cell, torch.float32, T=9, B=7, inputs=5, H=37, norm=False, ragged=True, reset=True, mask=True)
+    drawn = problem(cell, torch.float32, T=9, B=B, inputs=5, H=37, norm=False, ragged=True, reset=True, mask=True)
     try:
         gathered = []
         for threads in (1, 2, 3, 7):
@@ -179,6 +183,22 @@ def test_results_are_the_same_bits_for_any_number_of_threads(monkeypatch, pool):
         torch.set_num_threads(1)
     for other in gathered[1:]:
         assert all(torch.equal(a, b) for a, b in zip(gathered[0], other))
+
+
+def test_fewer_threads_than_asked_for_do_all_the_work():
+    code = """
+import torch, longlag as ll
+torch.set_num_threads(3)
+layer, slow = ll.LSTM(64, 128), ll.LSTM(64, 128, engine="reference")
+slow.load_state_dict(layer.state_dict())
+x = torch.randn(50, 6, 64)
+for each in (layer, slow):
+    each(x)[0].square().sum().backward()
+for a, b in zip(layer.parameters(), slow.parameters()):
+    torch.testing.assert_close(a.grad, b.grad, rtol=1e-5, atol=1e-5)
+"""
+    for limit in "12":
+        subprocess.run([sys.executable, "-c", code], env=os.environ | {"OMP_THREAD_LIMIT": limit}, check=True)
 
 
 def test_second_derivatives():

@@ -167,6 +167,7 @@ words = (errors, Gy * H, count, early, split, late, H, dU, 0, 0)
 call(outer_U, words + (outer_scratch, 0 if stage & 2 else first, until, piece))
 """
 
+CLEAR = ("for j in range(H):", "    zero[j] = number(0)")  # only where rows are run: sums may have more pieces
 LAYOUT = ("hid", "blocks", "per_block", "gated")  # of units in blocks (see `lstm97`)
 PACK, ROWS, SUM_W, SUM_U = 1, 2, 4, 8  # stages of a kernel; the last two are those of ``backward``
 SIZES = ("T", "B", "I", "H", "chunk", "reverse", "stage", "multiply", "pack", "scratch_size", "kept", "memory")
@@ -342,7 +343,7 @@ class Writer:
             lines += [f"own += {2 * len(self.cell.gates)} * H"]
         lines += ["bias = row(scratch, own, H)  # of every gate", "own += Gx * H"]
         lines += ["through = row(scratch, own, H)", "edge = address(scratch, own + M * H)"]
-        return [*lines, "for j in range(H):", "    zero[j] = number(0)", *starts]
+        return [*lines, *starts]
 
     def masked_rows(self) -> list[str]:
         """States whose fed-back value a mask multiplies: those of a local cell."""
@@ -400,7 +401,7 @@ class Writer:
             end += [f"last_row = row({array}, (end * B + b) * {w}, {w})"]
             end += [f"last_row = last_row if count > 0 else row({s}_0, b * {s}_0_apart, {w})"]
             end += [f"for j in range({w}): {s}_end[b * {w} + j] = last_row[j]"]
-        rows = ["for j in range(Gx * H):"]
+        rows = [*CLEAR, "for j in range(Gx * H):"]
         rows += ["    bias[j] = (b_x[j] if b_x_given else number(0)) + (b_too[j] if b_too_given else number(0))"]
         rows += ["low = 0", "for n in range(T):", *_indent(loop), "    for b in range(first, last):", *_indent(body, 2)]
         rows += ["for b in range(first, last):", *_indent(end)] if cell.fed_back else []
@@ -415,7 +416,7 @@ class Writer:
     def backward(self) -> str:
         cell, names = self.cell, self.backward_names()
         both = {"dA": "Gx", **({"dRec": "Gy"} if self.own_rec else {})}
-        rows = []
+        rows = list(CLEAR)
         for s in cell.fed_back:
             w = self.wide(s)
             rows += [f"for j in range(first * {w}, last * {w}):"]

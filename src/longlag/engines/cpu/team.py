@@ -50,12 +50,15 @@ def _with_openmp() -> Fork | None:
     library = _openmp()
     if library is None:
         return None
-    parallel, thread = library.GOMP_parallel, ctypes.cast(library.omp_get_thread_num, ctypes.c_void_p).value or 0
+    parallel = library.GOMP_parallel
+    numbers = [
+        ctypes.cast(f, ctypes.c_void_p).value or 0 for f in (library.omp_get_thread_num, library.omp_get_num_threads)
+    ]
     parallel.argtypes, parallel.restype = [ctypes.c_void_p] * 2 + [ctypes.c_uint] * 2, None
     piece = machine.load("team", "", "piece", lambda: ("# see longlag.engines.cpu.team\n", _piece()))
 
     def fork(kernel: int, at: int, size: int, threads: int) -> None:
-        words = array("q", (kernel, at, size, threads, thread))
+        words = array("q", (kernel, at, size, threads, *numbers))
         parallel(piece, words.buffer_info()[0], threads, 0)
 
     return fork
@@ -73,19 +76,31 @@ def _openmp() -> ctypes.CDLL | None:
 
 
 def _piece() -> bytes:
-    """``piece(words)``: what each thread does: kernel(at, size·k/threads, size·(k + 1)/threads, k), k its number."""
+    """``piece(words)``, what each of n threads does: kernel(at, size·k/pieces, size·(k + 1)/pieces, k), every n-th k.
+
+    There may be fewer threads than pieces: OpenMP has limits of its own (``OMP_THREAD_LIMIT``, ``OMP_DYNAMIC``).
+    """
     from llvmlite import ir
 
     word, byte = ir.IntType(64), ir.IntType(8).as_pointer()
     module = ir.Module("team")
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [word.as_pointer()]), machine.SYMBOL)
-    builder = ir.IRBuilder(function.append_basic_block())
-    kernel, at, size, threads, number = (builder.load(builder.gep(function.args[0], [word(k)])) for k in range(5))
-    thread = builder.inttoptr(number, ir.FunctionType(ir.IntType(32), []).as_pointer())
-    k = builder.sext(builder.call(thread, []), word)
-    first, last = (builder.sdiv(builder.mul(size, value), threads) for value in (k, builder.add(k, word(1))))
+    entry, body, end = (function.append_basic_block() for _ in range(3))
+    builder = ir.IRBuilder(entry)
+    kernel, at, size, pieces, *numbers = (builder.load(builder.gep(function.args[0], [word(k)])) for k in range(6))
+    count = ir.FunctionType(ir.IntType(32), []).as_pointer()
+    mine, threads = (builder.sext(builder.call(builder.inttoptr(f, count), []), word) for f in numbers)
     kind = ir.FunctionType(ir.IntType(32), [byte.as_pointer(), byte] + [word] * 4)
-    call = builder.inttoptr(kernel, kind.as_pointer())
-    builder.call(call, [builder.alloca(byte), byte(None), at, first, last, k])
+    call, nothing = builder.inttoptr(kernel, kind.as_pointer()), builder.alloca(byte)
+    builder.cbranch(builder.icmp_signed("<", mine, pieces), body, end)
+    builder.position_at_end(body)
+    k = builder.phi(word)
+    following = builder.add(k, threads)
+    k.add_incoming(mine, entry)
+    k.add_incoming(following, body)
+    first, last = (builder.sdiv(builder.mul(size, value), pieces) for value in (k, builder.add(k, word(1))))
+    builder.call(call, [nothing, byte(None), at, first, last, k])
+    builder.cbranch(builder.icmp_signed("<", following, pieces), body, end)
+    builder.position_at_end(end)
     builder.ret_void()
     return machine.object_file(str(module))
