@@ -237,7 +237,7 @@ def test_bad_calls_are_one_line(place, tmp_path, arguments, complaint):
     assert done.exit_code == 2
     assert done.stderr == f"longlag: {complaint.format(place=place, tmp=tmp_path)}\n"
     assert content(place) == before
-    assert not (tmp_path / "m" / "tagger.json").exists()
+    assert not (tmp_path / "m").exists()
 
 
 @pytest.mark.parametrize("command", ["train", "eval", "predict"])

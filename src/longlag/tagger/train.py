@@ -106,8 +106,6 @@ def train_tagger(
         if files.finished(folder):
             watch.note(f"{folder} is finished: nothing to resume")
             return Tagger.load(folder)
-    elif world.rank == 0:
-        files.claim(folder)
     with reproducible():
         torch.manual_seed(settings.seed)
         resumed, tagger = tagger is not None, tagger or new_tagger(sentences, settings)
@@ -117,6 +115,7 @@ def train_tagger(
             loop.read(folder)
             watch.note(f"resuming after epoch {loop.epoch}")
         elif world.rank == 0:
+            files.claim(folder)
             loop.write(folder)
             tagger.write_description(folder, training=origin)  # last: from now on the folder is ours
         while loop.epoch < settings.epochs and loop.epoch - loop.best_epoch < settings.patience:
