@@ -167,9 +167,9 @@ def product(name: str, dtype: str) -> int:
     """The address of ``multiply``, ``pack`` or ``outer``."""
 
     def build() -> tuple[str, bytes]:
-        from longlag.engines.cpu import product  # loads Numba
+        from longlag.engines.cpu import product_kernels  # loads Numba
 
-        return product.build(name, dtype)
+        return product_kernels.build(name, dtype)
 
     return machine.load(f"product_{dtype}", "", name, build)
 

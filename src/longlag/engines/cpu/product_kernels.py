@@ -1,0 +1,132 @@
+"""Products as kernels of their own, so that those of all cells share their machine code."""
+
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from longlag.engines.cpu.compile import flat, machine_code, row
+from longlag.engines.cpu.machine import BLOCK, VECTORS
+from longlag.engines.cpu.product import LANES, broadcast, load, multiply, narrow8, pack_into, store, tile8
+
+
+def _multiply(number: Any) -> Any:
+    def kernel(A, distance, M, K, P, C, N, add, edge):
+        rows, result = flat(A, number), flat(C, number)
+        multiply(rows, 0, distance, M, K, flat(P, number), result, 0, N, add != 0, flat(edge, number))
+
+    return kernel
+
+
+def _pack(number: Any) -> Any:
+    def kernel(P, U, rows, columns, transposed):
+        pack_into(flat(P, number), flat(U, number), rows, columns, transposed != 0)
+
+    return kernel
+
+
+def _outer(number: Any, tile8: Any = tile8, vectors: int = VECTORS) -> Any:
+    w = vectors * LANES[number]
+    at_once = LANES[number] // 8  # rows of 8 numbers in a vector
+    zero, one = number(0), number(1)
+
+    def kernel(A, M, K, early, split, late, N, C, sums, again, scratch, first, last, piece):
+        """Rows 8·first : 8·last of C (M, N) = Σ_k A_k B_kᵀ for A (K, M) and B (K, N), and of Σ_k A_k (maybe twice).
+
+        Rows k < split of B stand in ``early``, the others in ``late``. Every entry is summed over K in one fixed
+        order, whatever rows are computed elsewhere.
+        """
+        summed, twice = sums != 0, again != 0
+        A, early, late, C = flat(A, number), flat(early, number), flat(late, number), flat(C, number)
+        sums, again, scratch = flat(sums, number), flat(again, number), flat(scratch, number)
+        panels = (N + w - 1) // w
+        scratch = row(scratch, piece * (BLOCK * (8 + panels * w) + 16 * w), 0)
+        left, edge = scratch, row(scratch, BLOCK * 8, 0)
+        right = row(scratch, BLOCK * 8 + 16 * w, 0)
+        if K == 0:
+            for c in range(first * 8 * N, min(last * 8, M) * N):
+                C[c] = zero
+            for m in range(first * 8, min(last * 8, M) if summed else 0):
+                sums[m] = zero
+                if twice:
+                    again[m] = zero
+        for start in range(0, K, BLOCK):
+            depth = min(BLOCK, K - start)
+            for panel in range(panels):
+                columns = min(w, N - panel * w)
+                for k in range(depth):
+                    to = panel * w * BLOCK + k * w
+                    if start + k < split:
+                        for n in range(columns):
+                            right[to + n] = early[(start + k) * N + panel * w + n]
+                    else:
+                        for n in range(columns):
+                            right[to + n] = late[(start + k - split) * N + panel * w + n]
+                    for n in range(columns, w):  # what is left of the last panel; ones there give Σ_k A_k
+                        right[to + n] = one
+            for tile in range(first, last):
+                height = min(8, M - tile * 8)
+                # where it stands A is as good, if it is read only once
+                packed = panels > 1 or height < 8 or (summed and N % w == 0)
+                if packed and height == 8:
+                    for k in range(depth):
+                        for m in range(8):
+                            left[k * 8 + m] = A[(start + k) * M + tile * 8 + m]
+                elif packed:
+                    for k in range(depth):
+                        for m in range(height):
+                            left[k * 8 + m] = A[(start + k) * M + tile * 8 + m]
+                        for m in range(height, 8):
+                            left[k * 8 + m] = zero
+                for panel in range(panels):
+                    at, columns = tile * 8 * N + panel * w, min(w, N - panel * w)
+                    whole = height == 8 and columns == w
+                    to, c, apart = (C, at, N) if whole else (edge, 0, w)
+                    if packed:
+                        tile8(left, 0, 1, 8, right, panel * w * BLOCK, depth, to, c, apart, whole and start > 0)
+                    else:
+                        tile8(A, start * M + tile * 8, 1, M, right, 0, depth, to, c, apart, whole and start > 0)
+                    if not whole:
+                        for m in range(height):
+                            for n in range(columns):
+                                before = C[at + m * N + n] if start > 0 else zero
+                                C[at + m * N + n] = before + edge[m * w + n]
+                if summed:
+                    if N % w == 0:
+                        rows = broadcast(zero)
+                        for k in range(0, depth // at_once * at_once, at_once):
+                            rows = rows + load(left, k * 8)
+                        store(edge, 0, rows)
+                        for m in range(7, -1, -1):
+                            value = edge[m]
+                            for k in range(1, at_once):
+                                value += edge[k * 8 + m]
+                            for k in range(depth // at_once * at_once, depth):
+                                value += left[k * 8 + m]
+                            edge[m * w + w - 1] = value
+                    for m in range(height):
+                        at = tile * 8 + m
+                        sums[at] = edge[m * w + w - 1] + (sums[at] if start > 0 else zero)
+                        if twice:
+                            again[at] = sums[at]
+
+    return kernel
+
+
+def _words(count: int) -> Any:
+    return types.void(*[types.intp] * count)
+
+
+_MAKERS: dict[str, Any] = {
+    "multiply": (_multiply, _words(9)),
+    "pack": (_pack, _words(5)),
+    "outer": (_outer, _words(14)),
+    "outer_narrow": (lambda number: _outer(number, narrow8, 1), _words(14)),
+}
+
+
+def build(name: str, dtype: str) -> tuple[str, bytes]:
+    """The source and the machine code of ``multiply``, ``pack``, ``outer`` or ``outer_narrow`` (N at most a vector)."""
+    maker, signature = _MAKERS[name]
+    kernel = maker({"float32": np.float32, "float64": np.float64}[dtype])
+    return "# see longlag.engines.cpu.product_kernels\n", machine_code(kernel, signature)
