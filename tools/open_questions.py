@@ -2,9 +2,9 @@
 
     python tools/open_questions.py --jobs 16 --minutes 20 --out runs/open --csv docs/reproduction/open-questions.csv
 
-Every combination of a few readings is tried on seeds for choosing (below 100), a few trials each; the best of each
-question is then confirmed on fresh seeds (from 200 on, never reported elsewhere). Combinations are shuffled, so that a
-search that runs out of time has seen a fair sample. Results are kept in a store: run again to go on.
+Combinations of a few readings are tried on seeds for choosing (below 100), a few trials each: first those that depart
+from the text in one point, then in two, … in random order, until the time is up. The best of each question are then
+confirmed on fresh seeds (from 200 on, never reported elsewhere). Results are kept in a store: run again to go on.
 """
 
 import argparse
@@ -40,12 +40,14 @@ TOGETHER: dict[str, tuple[str, ...]] = {
     "input gates": ("learner.input_gate_bias",),
     "output gates": ("learner.output_gate_bias",),
     "first pair": ("task.first",),
+    "tested every": ("stop.every",),
 }
 GATES, ALL = ("ig", "og"), ("ig", "og", "cell", "out")
 QUESTIONS: dict[str, tuple[Callable[[], Experiment], Axes]] = {
     "1 3x2": (lambda: experiment_1(3, 2, 0.5), {
         "g, h": RANGES, "update": ("sequence", "step"), "reset": (0.0, 0.5), "reach": (0.1, 0.2, 0.5),
         "lr": (0.1, 0.2, 0.5), "biases": (GATES, ALL), "output gates": ((-1.0, -2.0, -3.0), (0.0, 0.0, 0.0)),
+        "tested every": (256, 100),
     }),
     "1 4x1": (lambda: experiment_1(4, 1, 0.5), {
         "g, h": RANGES, "update": ("sequence", "step"), "reset": (0.0, 0.5), "reach": (0.1, 0.2, 0.5),
@@ -104,6 +106,7 @@ def search(name: str, asked: argparse.Namespace, until: float) -> list[dict[str,
     base, lines = make(), []
     everything = list(combinations(axes))
     random.Random(97).shuffle(everything)
+    everything.sort(key=lambda values: sum(variant(base, {axis: value}) != base for axis, value in values.items()))
     portion = max(1, 4 * asked.jobs // asked.trials)
     for start in range(0, len(everything), portion):
         if time.monotonic() > until:
