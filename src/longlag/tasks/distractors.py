@@ -9,7 +9,29 @@ from longlag.tasks.ragged import Ragged
 
 
 @dataclass(frozen=True)
-class NoiseFree:
+class _Framed:
+    """What `NoiseFree` and `Distractors` share: p + 1 symbols, the last repeats the first."""
+
+    p: int
+
+    def __post_init__(self) -> None:
+        check_int(self, "p", self.p, 2)
+
+    @property
+    def input_size(self) -> int:
+        return self.p + 1
+
+    @property
+    def output_size(self) -> int:
+        return self.p + 1
+
+    @property
+    def minimal_lag(self) -> int:
+        return self.p
+
+
+@dataclass(frozen=True)
+class NoiseFree(_Framed):
     """E2a: predict the next symbol of (x, c_1, ..., c_{p-1}, x), x in {alpha, beta} [LSTM-97 5.2, task 2a].
 
     Only the last symbol needs memory, of the first, p steps back. Symbols: c_1..c_{p-1} are 0..p-2,
@@ -22,23 +44,6 @@ class NoiseFree:
     True
     """
 
-    p: int
-
-    def __post_init__(self) -> None:
-        check_int(self, "p", self.p, 2)
-
-    @property
-    def input_size(self) -> int:
-        return self.p + 1
-
-    @property
-    def output_size(self) -> int:
-        return self.p + 1
-
-    @property
-    def minimal_lag(self) -> int:
-        return self.p
-
     def sample(self, n: int, rng: np.random.Generator) -> Ragged:
         """Draw n sequences, each one of the two possible ones."""
         check_sample(self, n, rng)
@@ -46,7 +51,7 @@ class NoiseFree:
 
 
 @dataclass(frozen=True)
-class Distractors:
+class Distractors(_Framed):
     """E2b: as E2a, but the middle is p-1 symbols drawn from c_1..c_{p-1} [LSTM-97 5.2, task 2b].
 
     Alpha and beta never stand in the middle (errata 001-22). Judge the last output only: the others
@@ -56,23 +61,6 @@ class Distractors:
     >>> len(batch.inputs), bool(batch.inputs[0] == batch.targets[-1])
     (4, True)
     """
-
-    p: int
-
-    def __post_init__(self) -> None:
-        check_int(self, "p", self.p, 2)
-
-    @property
-    def input_size(self) -> int:
-        return self.p + 1
-
-    @property
-    def output_size(self) -> int:
-        return self.p + 1
-
-    @property
-    def minimal_lag(self) -> int:
-        return self.p
 
     def sample(self, n: int, rng: np.random.Generator) -> Ragged:
         """Draw n sequences of p steps."""

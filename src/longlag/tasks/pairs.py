@@ -14,7 +14,31 @@ _SHORTEST = 22  # the first ten pairs lie within the first T/2 - 1
 
 
 @dataclass(frozen=True)
-class Adding:
+class _Pairs:
+    """What `Adding` and `Multiplication` share: pairs of a value and a marker, read over T to T + T/10 steps."""
+
+    T: int
+    first: First = "minus_one"
+
+    def __post_init__(self) -> None:
+        check_int(self, "T", self.T, _SHORTEST)
+        check_choice(self, "first", self.first, _FIRST)
+
+    @property
+    def input_size(self) -> int:
+        return 2
+
+    @property
+    def output_size(self) -> int:
+        return 1
+
+    @property
+    def minimal_lag(self) -> int:
+        return self.T // 2
+
+
+@dataclass(frozen=True)
+class Adding(_Pairs):
     """E4: the adding problem [LSTM-97 5.4].
 
     Pairs (v(t), mu(t)), t = 0..L-1, L uniform on {T, ..., T + T/10}: v uniform on [-1, 1); mu = 0 but
@@ -34,25 +58,6 @@ class Adding:
     True
     """
 
-    T: int
-    first: First = "minus_one"
-
-    def __post_init__(self) -> None:
-        check_int(self, "T", self.T, _SHORTEST)
-        check_choice(self, "first", self.first, _FIRST)
-
-    @property
-    def input_size(self) -> int:
-        return 2
-
-    @property
-    def output_size(self) -> int:
-        return 1
-
-    @property
-    def minimal_lag(self) -> int:
-        return self.T // 2
-
     def sample(self, n: int, rng: np.random.Generator) -> Ragged:
         """Draw n sequences."""
         check_sample(self, n, rng)
@@ -64,7 +69,7 @@ class Adding:
 
 
 @dataclass(frozen=True)
-class Multiplication:
+class Multiplication(_Pairs):
     """E5: the multiplication problem [LSTM-97 5.5].
 
     As E4 (`Adding`, with the same readings `first`), but v is uniform on [0, 1), X of the first pair
@@ -75,25 +80,6 @@ class Multiplication:
     >>> bool(abs(batch.inputs[marked, 0].prod() - batch.targets[0, 0]) < 1e-15)
     True
     """
-
-    T: int
-    first: First = "minus_one"
-
-    def __post_init__(self) -> None:
-        check_int(self, "T", self.T, _SHORTEST)
-        check_choice(self, "first", self.first, _FIRST)
-
-    @property
-    def input_size(self) -> int:
-        return 2
-
-    @property
-    def output_size(self) -> int:
-        return 1
-
-    @property
-    def minimal_lag(self) -> int:
-        return self.T // 2
 
     def sample(self, n: int, rng: np.random.Generator) -> Ragged:
         """Draw n sequences."""
