@@ -165,13 +165,13 @@ def test_an_empty_batch():
 @pytest.mark.parametrize("B", [1, 2, 7])  # fewer sequences than threads: the sums for W and U may still be shared
 @pytest.mark.parametrize("pool", [False, True])
 def test_results_are_the_same_bits_for_any_number_of_threads(monkeypatch, pool, B):
-    from longlag.engines.cpu import program, team
+    from longlag.engines.cpu import plan, program, team
 
     assert team._with_openmp()  # that of torch
     if pool:
         monkeypatch.setattr(team, "_with_openmp", lambda: None)
     monkeypatch.setattr(program, "WORTH_A_THREAD", 1)
-    program.program.cache_clear()  # it remembers how work was shared
+    plan.plan.cache_clear()  # it remembers how work was shared
     cell = helpers.CELLS["lstm"]
     drawn = problem(cell, torch.float32, T=9, B=B, inputs=5, H=37, norm=False, ragged=True, reset=True, mask=True)
     try:

@@ -13,11 +13,12 @@ import sympy
 import torch
 
 from longlag import cells, engines
-from longlag.engines.cpu import generate, machine, product, program
+from longlag.engines.cpu import generate, machine, plan, product, program
 
 
 def forget():
     """No kernel of a cell is in memory; products, which take longer to build, stay."""
+    plan.plan.cache_clear()
     program.program.cache_clear()
 
 

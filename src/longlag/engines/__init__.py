@@ -35,12 +35,13 @@ def run(
         U, state, params, options: see `reference.run`; a state of None is zeros.
 
     Returns:
-        outputs (T, B, H) and the final state, like ``state``.
+        outputs (T, B, H) and the final state, each part (1, B, H): a layer's share of a stack's state.
     """
     name, _ = choose(request, x)
     if name == "reference":
         start = zeros_for(cell, x, W, state)
-        return reference.run(cell, reference.net_inputs(cell, x, W, b), U, start, params, **options)
+        y, ends = reference.run(cell, reference.net_inputs(cell, x, W, b), U, start, params, **options)
+        return y, tuple(end.unsqueeze(0) for end in ends)
     from longlag.engines.cpu import run as cpu  # loads LLVM
 
     return cpu.run(cell, x, W, b, U, state, params, **options)

@@ -33,7 +33,7 @@ def choose(request: str, x: Tensor) -> tuple[str, str]:
 
 def _obstacle(x: Tensor) -> str | None:
     """Why the CPU engine cannot serve, if it cannot."""
-    if x.device.type != "cpu":
+    if not x.is_cpu:
         return f"the input is on {x.device}"
     if x.dtype not in CPU_DTYPES:
         return f"the input is {x.dtype}"

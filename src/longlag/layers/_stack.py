@@ -62,7 +62,10 @@ class Stack(Layer):
     def _run(
         self, k: int, x: Tensor, state: tuple[Tensor, ...] | None, sequences: _door.Sequences, mask: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Run layer k over x (T, B, I) from state (each (B, …)) or rest; odd k run backwards if bidirectional."""
+        """Run layer k over x (T, B, I) from state (each (B, …)) or rest; odd k run backwards if bidirectional.
+
+        Returns the outputs and the final state, each part (1, B, …).
+        """
 
     # ----------------------------------------------------------------------------------------------- calling
     def forward(
@@ -127,7 +130,7 @@ class Stack(Layer):
 
     def _leave_state(self, finals: Sequence[tuple[Tensor, ...]], s: _door.Sequences) -> State:
         layers = list(zip(*finals))
-        parts = tuple(torch.stack(part) if len(finals) > 1 else part[0].unsqueeze(0) for part in layers)
+        parts = tuple([torch.cat(part) if len(finals) > 1 else part[0] for part in layers])
         parts = parts if s.batched else tuple(part.squeeze(1) for part in parts)
         return parts[0] if len(parts) == 1 else parts
 

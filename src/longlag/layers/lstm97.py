@@ -208,6 +208,7 @@ class LSTM97(Network):
             units = lstm97.Blocks(self.g, self.h, layout, dense=self.recurrent)
             U, mask = (w[:, n:], mask) if self.recurrent else (None, None)
             y, final = run.run(units, s.x, w[:, :n], b, U, state, (), mask=mask, lengths=s.lengths, reset=s.reset)
+            final = tuple(part.squeeze(0) for part in final)
         else:
             step = self._stepper(linear(s.x, w[:, :n], b), w[:, n:] if self.recurrent else None, mask)
             y, final = reference.scan(step, s.steps, state, lengths=s.lengths, reset=s.reset)

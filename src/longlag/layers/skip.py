@@ -110,7 +110,7 @@ class Skip(Stack):
             y = torch.tanh(net[t] + linear(heard.flatten(1), links))  # [SKIP 3]
             return y, (torch.cat([y.unsqueeze(1), past[:, :-1]], 1),)
 
-        return reference.scan(
+        y, (past,) = reference.scan(
             step,
             sequences.steps,
             state,
@@ -118,6 +118,7 @@ class Skip(Stack):
             reset=sequences.reset,
             reverse=self._runs_backwards(k),
         )
+        return y, (past.unsqueeze(0),)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, delays={self.delays}"

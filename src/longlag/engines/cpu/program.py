@@ -48,7 +48,6 @@ class Program:
         writer = generate.writer(cell, dtype, norm)
         self.names = {"forward": writer.forward_names(), "backward": writer.backward_names()}
         self.places = {part: {name: k for k, name in enumerate(names)} for part, names in self.names.items()}
-        self.end_places = [self.places["forward"][f"{s}_end"] for s in cell.fed_back]
 
     def run(self, part: str, table: array, r: Room) -> None:
         """Run ``forward`` or ``backward`` on a table, in as many threads as there is room for."""
@@ -79,7 +78,6 @@ class Program:
         exec(compile(source, f"<longlag {self.name}>", "exec"), scope)
         return source, machine_code(scope[part])
 
-    @functools.lru_cache(maxsize=1024)  # noqa: B019
     def room(
         self, part: str, x: tuple, rows: int, widths: tuple, plain: bool, save: bool, reverse: bool, most_threads: int
     ) -> Room:

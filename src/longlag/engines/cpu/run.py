@@ -6,11 +6,10 @@ write lies in a few blocks of memory: one kept for the backward pass, one for th
 
 from __future__ import annotations
 
-import functools
 import struct
 from array import array
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,9 +18,9 @@ from longlag.cells import Cell
 from longlag.cells._cell import KNOWN
 from longlag.engines import reference
 from longlag.engines._arguments import Biases, Norm, resets_backwards, zeros_for
-from longlag.engines.cpu.generate import SUM_U, SUM_W
 from longlag.engines.cpu.lstm97 import Blocks
-from longlag.engines.cpu.program import Program, Room, numbers_in, program
+from longlag.engines.cpu.plan import Pass, Plan, plan
+from longlag.engines.cpu.program import numbers_in, program
 
 
 class Call(NamedTuple):
@@ -87,9 +86,9 @@ class _Recurrent(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Call, *given: Tensor) -> Any:
         save = any(ctx.needs_input_grad)
-        out, ends, kept = _forward(call, given, save)
+        out, ends, kept, plan = _forward(call, given, save)
         if save:
-            ctx.call, ctx.kept = call, kept
+            ctx.call, ctx.kept, ctx.plan = call, kept, plan
             ctx.set_materialize_grads(False)
             ctx.save_for_backward(out, *given)  # an output may not hang on ctx itself: that would be a cycle
         return out, *ends
@@ -100,7 +99,7 @@ class _Recurrent(torch.autograd.Function):
         needed = ctx.needs_input_grad[1:]
         if torch.is_grad_enabled():  # a backward pass that is itself to be differentiated
             return (None, *_differentiable_gradients(call, given, d_results, needed))
-        return (None, *_backward(call, given, out, ctx.kept, d_results, needed))
+        return (None, *_backward(ctx.plan, call, given, out, ctx.kept, d_results, needed))
 
 
 def _differentiable_gradients(
@@ -127,42 +126,12 @@ def _differentiable_gradients(
 
 
 # ------------------------------------------------------------------------------------------------------- kernels
-class Target(NamedTuple):
-    """Where a gradient goes: its name in the table, the stage that computes it, whether there is one per sequence."""
-
-    name: str
-    stage: int = 0
-    each: bool = False
-
-
-TARGETS = {
-    "x": Target("dx"),
-    "W": Target("dW", SUM_W),
-    "b_x": Target("db", SUM_W),
-    "b_too": Target("db_too", SUM_W),
-    "U": Target("dU", SUM_U),
-    "gamma": Target("dGamma", each=True),
-    "beta": Target("dBeta", each=True),
-}
-
-
-@functools.cache
-def _targets(names: tuple[str, ...]) -> list[Target]:
-    local = {name: Target(f"d_{name.removesuffix('_all')}_sum", each=True) for name in names if name.endswith("_all")}
-    return [TARGETS.get(name) or local.get(name) or Target(f"d_{name}") for name in names]
-
-
-@functools.cache
-def _state_places(cell: Any, names: tuple[str, ...]) -> list[int | None]:
-    """Which of the given tensors each state is."""
-    return [names.index(name) if name in names else None for name in _states(cell)]
-
-
-def _prepared(part: str, call: Call, given: Sequence[Tensor], save: bool) -> tuple[Program, Room]:
-    p = program(call.cell, given[1].dtype, "gamma" in call.names)
-    widths = tuple([None if k is None else given[k].shape[-1] for k in _state_places(call.cell, call.names)])
-    x, rows = given[0].shape, given[1].shape[0]
-    return p, p.room(part, x, rows, widths, _plain(call), save, call.reverse, torch.get_num_threads())
+def _planned(call: Call, given: Sequence[Tensor], save: bool) -> Plan:
+    cell, names, reverse, W = call.cell, call.names, call.reverse, given[1]
+    widths = tuple([given[names.index(name)].shape[-1] if name in names else None for name in _states(cell)])
+    return plan(
+        cell, names, W.dtype, given[0].shape, W.shape[0], widths, _plain(call), save, reverse, torch.get_num_threads()
+    )
 
 
 def _plain(call: Call) -> bool:
@@ -170,94 +139,74 @@ def _plain(call: Call) -> bool:
     return call.mask is None and call.reset is None and not (call.reverse and call.lengths is not None)
 
 
-def _forward(call: Call, given: Sequence[Tensor], save: bool) -> tuple[Tensor, list[Tensor], Tensor]:
-    """Outputs, final states, and the memory that the backward pass reads."""
-    x = given[0]
-    p, r = _prepared("forward", call, given, save)
-    out, kept, memory = x.new_empty(r.shape), x.new_empty(r.kept), x.new_empty(r.memory)
-    ends = [x.new_empty((r.shape[1], n)) for n in r.widths]
-    table, places = r.table[:], p.places["forward"]
-    held = _fill(table, places, call, given, out, kept, memory)
-    for end, place in zip(ends, p.end_places):
-        table[place] = end.data_ptr()
-    p.run("forward", table, r)
+def _forward(call: Call, given: Sequence[Tensor], save: bool) -> tuple[Tensor, list[Tensor], Tensor, Plan]:
+    """Outputs, final states, the memory that the backward pass reads, and the plan for that."""
+    plan, new = _planned(call, given, save), given[0].new_empty
+    room = plan.forward.room
+    out, kept, memory = new(room.shape), new(room.kept), new(room.memory)
+    ends = [new(shape) for shape in plan.ends]
+    table, held = _table(plan, "forward", plan.forward, call, (*given, out, kept, memory, *ends))
+    plan.program.run("forward", table, room)
     del held
-    return out, ends, kept
+    return out, ends, kept, plan
 
 
 def _backward(
+    plan: Plan,
     call: Call,
     given: Sequence[Tensor],
     out: Tensor,
     kept: Tensor,
     d_results: Sequence[Tensor | None],
-    needed: Sequence[bool],
+    needed: tuple[bool, ...],
 ) -> list[Tensor | None]:
     """The gradients of ``given``."""
-    x, targets = given[0], _targets(call.names)
-    p, r = _prepared("backward", call, given, True)
-    memory, table, places = x.new_empty(r.memory), r.table[:], p.places["backward"]
-    held = _fill(table, places, call, given, out, kept, memory)
-    for name, d in zip(_ends(call.cell), d_results):
+    back = plan.backward(needed)
+    room, memory = back.room, given[0].new_empty(back.room.memory)
+    T, B, H = room.shape
+    found = [_like(given[k], B if k in back.each else None) for k in back.computed]
+    table, held = _table(plan, "backward", back, call, (*given, out, kept, memory, *found))
+    for place, d in zip(plan.errors, d_results):
         if d is not None:
-            table[places[name]] = _held(d, held)
-    stages = 0
-    for target, need in zip(targets, needed):
-        stages |= target.stage if need else 0
-    table[places["stage"]] |= stages
-    gradients: list[Tensor | None] = []
-    for target, value, need in zip(targets, given, needed):
-        place, d = places.get(target.name), None
-        if place is not None and (target.stage & stages if target.stage else need or target.each):
-            d = x.new_empty((r.shape[1], *value.shape) if target.each else value.shape)
+            held.append(d := d.contiguous())
             table[place] = d.data_ptr()
-        gradients.append(d)
-    p.run("backward", table, r)
+    plan.program.run("backward", table, room)
     del held
-    for k, target in enumerate(targets):
-        if target.each:
-            gradients[k] = cast(Tensor, gradients[k]).sum(0)
-        elif target.name == "d_bias_y":
-            T, B, H = r.shape
-            d_rec = memory[r.d_rec :][: T * B * H * p.recurrent_gates].view(T, B, -1, H)
-            gradients[k] = d_rec[:, :, p.only_y].sum((0, 1))
+    gradients: list[Tensor | None] = [None] * len(given)
+    for k, d in zip(back.computed, found):
+        gradients[k] = d.sum(0) if k in back.each else d
+    if "bias_y" in call.names:
+        d_rec = memory[room.d_rec :][: T * B * H * plan.program.recurrent_gates].view(T, B, -1, H)
+        gradients[call.names.index("bias_y")] = d_rec[:, :, plan.program.only_y].sum((0, 1))
     return gradients
 
 
-@functools.cache
-def _ends(cell: Any) -> tuple[str, ...]:
-    """Names of the errors that come from outside."""
-    return ("dOut", *(f"d_{s}_end" for s in cell.fed_back))
+def _like(value: Tensor, each: int | None) -> Tensor:
+    """Room for a tensor's gradient, or for one per sequence."""
+    if each is None:
+        return torch.empty_like(value, memory_format=torch.contiguous_format)
+    return value.new_empty((each, *value.shape))
 
 
-def _fill(
-    table: array, places: dict[str, int], call: Call, given: Sequence[Tensor], out: Tensor, kept: Tensor, memory: Tensor
-) -> list[Tensor]:
-    """Enter addresses into a table; the tensors that must live until the kernel ends."""
-    held: list[Tensor] = []
-    for name, tensor in zip(call.names, given):
-        place = places.get(name)
-        if place is not None:
-            table[place] = _held(tensor, held)
-    table[places["out"]], table[places["kept"]] = out.data_ptr(), kept.data_ptr()
-    table[places["memory"]] = memory.data_ptr()
-    if "eps" in places:
-        table[places["eps"]] = struct.unpack("q", struct.pack("d", call.eps))[0]
-    if call.mask is not None:
-        table[places["mask"]] = _held(call.mask, held)
-    if call.lengths is not None:
-        table[places["lengths"]] = _held(call.lengths.to(torch.int64), held)
-    if call.reset is not None:
-        reset = resets_backwards(call.reset, call.lengths) if call.reverse else call.reset
-        table[places["reset"]] = _held(reset, held)
-    return held
-
-
-def _held(tensor: Tensor, held: list[Tensor]) -> int:
-    """The address of a tensor's numbers in a row; it lives as long as ``held``."""
-    tensor = tensor.contiguous()
-    held.append(tensor)
-    return tensor.data_ptr()
+def _table(plan: Plan, part: str, how: Pass, call: Call, tensors: Sequence[Tensor]) -> tuple[array, list[Tensor]]:
+    """The table of a call, and the tensors that must live until the kernel ends."""
+    table, held = how.table[:], [tensor.contiguous() for tensor in tensors]
+    for place, tensor in zip(how.places, held):
+        table[place] = tensor.data_ptr()
+    _, _, eps, mask, lengths, reset, reverse = call
+    if eps or mask is not None or lengths is not None or reset is not None:
+        places = plan.program.places[part]
+        if eps:
+            table[places["eps"]] = struct.unpack("q", struct.pack("d", eps))[0]
+        if reset is not None and reverse:
+            reset = resets_backwards(reset, lengths)
+        if lengths is not None:
+            lengths = lengths.to(torch.int64)
+        for name, tensor in (("mask", mask), ("lengths", lengths), ("reset", reset)):
+            if tensor is not None:
+                held.append(tensor := tensor.contiguous())
+                table[places[name]] = tensor.data_ptr()
+    return table, held
 
 
 # ------------------------------------------------------------------------------------------------------ operators
@@ -267,7 +216,7 @@ def _called(key, names, options):
 
 
 def _operator(key, names, given, *options):
-    out, ends, kept = _forward(_called(key, names, options), given, save=True)
+    out, ends, kept, _ = _forward(_called(key, names, options), given, save=True)
     return [out, *ends, kept]
 
 
@@ -275,14 +224,15 @@ def _operator_fake(key, names, given, *options):
     call, (T, B, _), rows = _called(key, names, options), given[0].shape, given[1].shape[0]
     p = program(call.cell, given[1].dtype, "gamma" in names)
     H = rows // p.input_gates
-    widths = [H if k is None else given[k].shape[-1] for k in _state_places(call.cell, call.names)]
+    widths = [given[names.index(name)].shape[-1] if name in names else H for name in _states(call.cell)]
     kept = numbers_in(p.kept(T, B, rows, widths, _plain(call)))
-    return [given[0].new_empty(shape) for shape in ((T, B, H), *((B, n) for n in widths), (kept,))]
+    return [given[0].new_empty(shape) for shape in ((T, B, H), *((1, B, n) for n in widths), (kept,))]
 
 
 def _operator_back(key, names, given, *options_and_results):
     *options, out, kept, d_results = options_and_results
-    return _backward(_called(key, names, options), given, out, kept, d_results, [True] * len(given))
+    call = _called(key, names, options)
+    return _backward(_planned(call, given, True), call, given, out, kept, d_results, (True,) * len(given))
 
 
 def _operator_back_fake(key, names, given, *options_and_results):
