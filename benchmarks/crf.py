@@ -3,18 +3,16 @@
     pip install --group bench && python benchmarks/crf.py [repetitions]
 
 Nothing is timed before both agree: log-likelihood and all gradients in float64 to 1e-9, and the decoded tags. The two
-are called in turn, so that a busy machine slows both; a row gives the median of the wall times, their quartiles, and
-the ratio of the medians.
+are called in turn, so that a busy machine slows both; a row gives the median of the wall times, the distance between
+their quartiles, and the ratio of the medians.
 """
 
-import platform
 import sys
 import time
 
-import numba
-import numpy as np
 import torch
 import torchcrf
+from _rows import append, middle
 
 import longlag as ll
 
@@ -63,30 +61,27 @@ def timed(call, *arguments) -> float:
     return 1e3 * (time.perf_counter() - start)
 
 
-def row(call, padded: bool, repetitions: int) -> str:
+def row(call, padded: bool, repetitions: int) -> None:
     ours, theirs, *data = problem(torch.float32, padded)
     for crf in (ours, theirs):
         call(crf, *data)
-    times = np.array([[timed(call, crf, *data) for crf in (ours, theirs)] for _ in range(repetitions)])
-    low, middle, high = np.percentile(times, [25, 50, 75], axis=0)
-    ratio, goal = middle[1] / middle[0], GOALS[call.__name__]
-    cells = "".join(f"{middle[i]:9.2f} [{low[i]:6.2f}, {high[i]:6.2f}]" for i in (0, 1))
-    verdict = "met" if ratio >= goal else "MISSED"
-    return f"{call.__name__:8s}{'padded' if padded else 'full':8s}{cells}{ratio:8.1f}x   {verdict}"
+    times = [[timed(call, crf, *data) for crf in (ours, theirs)] for _ in range(repetitions)]
+    (value, spread), (baseline, _) = (middle(list(one)) for one in zip(*times))
+    kind = "padded" if padded else "full"
+    append(f"crf: {call.__name__} ({B}, {T}, {K}) {kind}", value, "ms", baseline=baseline, spread=spread)
+    print(
+        f"    {baseline / value:.1f} times faster than pytorch-crf {torchcrf.__version__}, goal {GOALS[call.__name__]}"
+    )
 
 
 def main() -> None:
     repetitions = int(sys.argv[1]) if len(sys.argv) > 1 else 30
-    versions = f"torch {torch.__version__}, numba {numba.__version__}, pytorch-crf {torchcrf.__version__}"
-    print(f"{platform.processor() or platform.machine()}, {versions}, longlag {ll.__version__}")
     gate()
-    print(f"B={B}, T={T}, K={K}, float32; ms, median [quartiles] of {repetitions}; goals: {GOALS}")
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        print(f"{threads} thread{'s'[: threads - 1]:20s}longlag              pytorch-crf           ratio")
         for call in (loss, decode):
             for padded in (False, True):
-                print(row(call, padded, repetitions), flush=True)
+                row(call, padded, repetitions)
 
 
 if __name__ == "__main__":
