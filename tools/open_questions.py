@@ -146,6 +146,23 @@ def write(path: Path, lines: Sequence[dict[str, Any]]) -> None:
             writer.writerow([*(line[head] for head in heads[:4]), mean, line["paper"], line["cap"], values])
 
 
+def print_map(path: Path) -> None:
+    """The file's choosing trials as Markdown: successes of every value of every axis, whatever stood beside it."""
+    with path.open(newline="", encoding="utf-8") as file:
+        lines = [line for line in csv.DictReader(file) if line["seeds"] == "choosing"]
+    for name in dict.fromkeys(line["question"] for line in lines):
+        print(f"\n| {name} | successes / trials |\n|---|---|")
+        counts: dict[str, dict[str, list[int]]] = {}
+        for line in (line for line in lines if line["question"] == name):
+            for part in line["values"].split("; "):
+                axis, _, value = part.partition(" = ")
+                count = counts.setdefault(axis, {}).setdefault(value, [0, 0])
+                count[0] += int(line["successes"])
+                count[1] += int(line["trials"])
+        for axis, values in counts.items():
+            print(f"| {axis} | {', '.join(f'{value}: {a}/{n}' for value, (a, n) in sorted(values.items()))} |")
+
+
 def main() -> None:
     """Share the time among the questions."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -158,7 +175,11 @@ def main() -> None:
     parser.add_argument("--cap", type=int, default=10**9, help="at most so many sequences a trial")
     parser.add_argument("--out", default="runs/open")
     parser.add_argument("--csv", type=Path, default=Path("runs/open/open-questions.csv"))
+    parser.add_argument("--map", action="store_true", help="run nothing: sum up the CSV as Markdown")
     asked = parser.parse_args()
+    if asked.map:
+        print_map(asked.csv)
+        return
     names = asked.question or list(QUESTIONS)
     lines: list[dict[str, Any]] = []
     for name in names:
