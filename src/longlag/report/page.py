@@ -113,7 +113,12 @@ def deviations(results: Results) -> list[tuple[str, str, str]]:
     return [(", ".join(names), departs, note) for (departs, note), names in texts.items()]
 
 
-def html(rows: Sequence[Row], results: Results, runs: Sequence[dict[str, Any]]) -> str:
+def together(trials: int, seed: int, seconds: float) -> str:
+    """What all of it took."""
+    return f"{trials:,} trials, seeds from {seed} on, {seconds / 60:,.0f} minutes of processor time together."
+
+
+def html(rows: Sequence[Row], results: Results, runs: Sequence[dict[str, Any]], took: str) -> str:
     """The whole page."""
     from jinja2 import Environment
 
@@ -124,7 +129,7 @@ def html(rows: Sequence[Row], results: Results, runs: Sequence[dict[str, Any]]) 
     return template.render(
         tables=[table for table in tables if table[2]], counts=counts(rows), runs=runs, curves=learning_curves(results),
         spreads=spreads(rows), examples=examples(results), deviations=deviations(results), rows=rows,
-        trials=sum(len(records) for _, records in results), by_table=names_by_table(results),
+        trials=sum(len(records) for _, records in results), took=took, by_table=names_by_table(results),
     )  # fmt: skip
 
 
@@ -137,10 +142,10 @@ def names_by_table(results: Results) -> dict[int, list[str]]:
     return names
 
 
-def markdown(rows: Sequence[Row], runs: Sequence[dict[str, Any]]) -> str:
+def markdown(rows: Sequence[Row], runs: Sequence[dict[str, Any]], took: str) -> str:
     """The tables and verdicts in Markdown."""
     lines = ["# The 1997 experiments, run again", ""]
-    lines += [", ".join(f"{count} {word}" for word, count in counts(rows) if count) + ".", ""]
+    lines += [", ".join(f"{count} {word}" for word, count in counts(rows) if count) + f". {took}", ""]
     for run in runs:
         lines += [f"- `{run['command']}`: {run['trials']} trials in {run['seconds']:,.0f} s, {run['jobs']} processes, "
                   f"{run['processor']}, longlag {run['longlag']}, Python {run['python']}, NumPy {run['numpy']}, "
@@ -184,12 +189,13 @@ def put(path: Path, text: str) -> Path:
 
 def results_of(
     folder: str | Path, experiments: Sequence[Experiment], seed: int
-) -> tuple[Results, list[dict[str, Any]]]:
-    """The records of a folder, from a seed on, and how they were made."""
+) -> tuple[Results, list[dict[str, Any]], float]:
+    """The records of a folder, from a seed on, how they were made, and the processor's seconds of all."""
     with Store(folder) as store:
         if store.aside:
             raise StoreError(f"report: {store.path.name} could not be read; it is kept as {store.aside.name}")
-        return [(e, [r for r in store.records(e) if r.seed >= seed]) for e in experiments], store.runs()
+        results = [(e, [r for r in store.records(e) if r.seed >= seed]) for e in experiments]
+        return results, store.runs(), sum(map(store.seconds, experiments))
 
 
 def rows(folder: str | Path, experiments: Sequence[Experiment], seed: int = FIRST_SEED) -> list[Row]:
@@ -202,7 +208,7 @@ def write(folder: str | Path, experiments: Sequence[Experiment], seed: int = FIR
 
     seed: only trials from this seed on are reported; lower ones were for choosing settings.
     """
-    results, runs = results_of(folder, experiments, seed)
-    lines = rows_of(results)
-    texts = {"html": html(lines, results, runs), "md": markdown(lines, runs), "csv": comma_separated(lines)}
+    results, runs, seconds = results_of(folder, experiments, seed)
+    lines, took = rows_of(results), together(sum(len(records) for _, records in results), seed, seconds)
+    texts = {"html": html(lines, results, runs, took), "md": markdown(lines, runs, took), "csv": comma_separated(lines)}
     return [put(Path(folder) / f"report.{kind}", text) for kind, text in texts.items()]
