@@ -120,7 +120,8 @@ def _differentiable_gradients(
         bias=named.get("bias_y"), norm=norm, **options,
     )  # fmt: skip
     wanted = [value for value, need in zip(given, needed) if need]
-    values, errors = zip(*[(value, d) for value, d in zip([y, *ends], d_results) if d is not None])
+    results = [y, *(end.unsqueeze(0) for end in ends)]
+    values, errors = zip(*[(value, d) for value, d in zip(results, d_results) if d is not None])
     grads = iter(torch.autograd.grad(values, wanted, errors, create_graph=True, allow_unused=True))
     return [next(grads) if need else None for need in needed]
 
