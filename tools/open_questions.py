@@ -63,7 +63,7 @@ QUESTIONS: dict[str, tuple[Callable[[], Experiment], Axes]] = {
     }),
     "4 T=500": (lambda: experiment_4(500, "fit"), {
         "lr": (0.25, 0.5, 1.0), "input gates": ((-3.0, -6.0), (-2.0, -4.0), (-4.0, -8.0), (-5.0, -5.0)),
-        "reset": (0.0, 0.5), "reach": (0.05, 0.1, 0.2), "first pair": ("minus_one", "zero_value"),
+        "reset": (0.0, 0.5), "reach": (0.05, 0.1, 0.2, 0.4, 0.8), "first pair": ("minus_one", "zero_value"),
         "output": ("linear", "logistic"),
     }),
     "6b": (lambda: experiment_6(3), {
