@@ -67,7 +67,7 @@ QUESTIONS: dict[str, tuple[Callable[[], Experiment], Axes]] = {
         "output": ("linear", "logistic"),
     }),
     "6b": (lambda: experiment_6(3), {
-        "lr": (0.1, 0.2, 0.5), "reset": (0.0, 0.5), "reach": (0.05, 0.1, 0.2),
+        "lr": (0.1, 0.2, 0.5), "reset": (0.0, 0.5), "reach": (0.05, 0.1, 0.2, 0.4, 0.8),
         "input gates": ((-2.0, -4.0, -6.0), (-1.0, -2.0, -3.0), (-3.0, -6.0, -9.0)), "g, h": RANGES[:3],
     }),
 }  # fmt: skip
