@@ -84,8 +84,8 @@ def train_tagger(
 ) -> Tagger:
     """Train on a file, keep the epoch that is best on another, write it to a folder.
 
-    After every epoch the folder holds a model that loads and a checkpoint to go on from. The same files, settings and
-    number of threads give the same bytes.
+    After every epoch the folder holds a model that loads and a checkpoint to go on from. The same files and settings
+    give the same bytes.
 
     Args:
         train, dev: tagged sentences; see `longlag.tagger.data.read`.
