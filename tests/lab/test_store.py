@@ -32,7 +32,7 @@ def test_what_is_added_comes_back_once_by_seed(tmp_path):
     with Store(tmp_path) as store:
         assert store.records(SIX) == [record(SIX, seed) for seed in (1, 2, 3)]
         assert store.seeds(FOUR) == {1}
-        assert store.seconds(SIX) == 4.5
+        assert (store.seconds(SIX), store.seconds(SIX, seed=3)) == (4.5, 1.5)
         assert (store.count(), store.aside) == (4, None)
 
 

@@ -111,7 +111,7 @@ def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("lab")
     reproduce([four, six], place, jobs=1, command="longlag reproduce <b>")
     with Store(place) as store:
-        store.add(four, trial(four, 5), 0.1, "here")  # a seed for choosing: not reported
+        store.add(four, trial(four, 5), 6000.0, "here")  # a seed for choosing: not reported, nor its 100 minutes
     return place, (four, six)
 
 
@@ -139,6 +139,7 @@ def test_markdown_and_csv_hold_the_rows(folder):
     place, experiments = folder
     report.write(place, experiments)
     lines = (place / "report.md").read_text(encoding="utf-8").splitlines()
+    assert lines[2].endswith(" 4 trials, seeds from 1000 on, 0 minutes of processor time together.")
     (four,) = [line for line in lines if line.startswith("| 4 T=100 ")]
     assert "3/3 = 100%" in four
     assert "74,000" in four

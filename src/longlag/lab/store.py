@@ -121,9 +121,9 @@ class Store:
         """Finished trials of an experiment, by seed."""
         return [Record.from_dict(json.loads(text)) for (text,) in self._select(experiment, "record")]
 
-    def seconds(self, experiment: Experiment) -> float:
-        """Processor time its trials took."""
-        return sum(value for (value,) in self._select(experiment, "seconds"))
+    def seconds(self, experiment: Experiment, seed: int = 0) -> float:
+        """Processor time its trials took, from a seed on."""
+        return sum(value for each, value in self._select(experiment, "seed, seconds") if each >= seed)
 
     def _select(self, experiment: Experiment, column: str) -> Iterable[tuple]:
         where = "experiment = ? AND reading = ? AND settings = ? AND version = ? ORDER BY seed"

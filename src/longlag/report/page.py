@@ -195,7 +195,7 @@ def results_of(
         if store.aside:
             raise StoreError(f"report: {store.path.name} could not be read; it is kept as {store.aside.name}")
         results = [(e, [r for r in store.records(e) if r.seed >= seed]) for e in experiments]
-        return results, store.runs(), sum(map(store.seconds, experiments))
+        return results, store.runs(), sum(store.seconds(e, seed) for e in experiments)
 
 
 def rows(folder: str | Path, experiments: Sequence[Experiment], seed: int = FIRST_SEED) -> list[Row]:
