@@ -1,7 +1,9 @@
 """How kernels come to be: generated source, the cache folder, and what happens when it cannot be used."""
 
 import ctypes
+import itertools
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -12,6 +14,7 @@ import pytest
 import sympy
 import torch
 
+import longlag as ll
 from longlag import cells, engines
 from longlag.engines.cpu import generate, machine, plan, product, program
 
@@ -34,7 +37,7 @@ def folder(tmp_path, monkeypatch):
 def run_static():
     """y = tanh(W x / 2) for one step; the smallest kernel there is."""
     x, W = torch.ones(1, 1, 1, dtype=torch.float64), torch.full((2, 1), 0.5, dtype=torch.float64)
-    y, _ = engines.run("cpu", cells.static, x, W, None, None, (), ())
+    y, _ = engines.run("cpu", cells.static, x, engines.Weights(W), ())
     assert torch.allclose(y, torch.tanh(torch.full((1, 1, 2), 0.25, dtype=torch.float64)))
 
 
@@ -113,6 +116,48 @@ def test_several_writers_at_once_leave_one_good_file(folder):
     assert [path.name for path in folder.iterdir()] == ["kernel.py"]
 
 
+def test_kernels_are_loaded_once_however_many_cells_there_are(monkeypatch):
+    layers, x = [ll.LSTM(2, 3), ll.GRU(2, 3), ll.Elman(2, 3), ll.Leaky(2, 3)], torch.randn(4, 2, 2)
+    loaded, load = [], machine.load
+    monkeypatch.setattr(machine, "load", lambda *words: loaded.append(words[:3]) or load(*words))
+    forget()
+    for _ in range(3):
+        for layer in layers:
+            layer(x)[0].sum().backward()
+    assert len(loaded) == len(set(loaded))
+    assert {part for _, _, part in loaded} >= {"forward", "backward"}
+
+
+@pytest.mark.parametrize(
+    ("name", "letter", "shape"),
+    [("weight_ih", "W", (20, 2)), ("weight_hh", "U", (2, 2)), ("bias_ih", "b_x", (4,)), ("bias_hh", "b_too", (4,))],
+)
+def test_what_would_be_read_beyond_its_end_is_refused(name, letter, shape):
+    layer, x = ll.LSTM(3, 5), torch.randn(4, 2, 3)
+    good = getattr(layer, f"{name}_l0")
+    setattr(layer, f"{name}_l0", torch.nn.Parameter(torch.zeros(shape)))
+    match = f"engine 'cpu': {letter} of cell lstm must have shape {tuple(good.shape)}, got {shape}"
+    with pytest.raises(ValueError, match=re.escape(match)):
+        layer(x)
+    setattr(layer, f"{name}_l0", torch.nn.Parameter(good.detach().double()))
+    with pytest.raises(TypeError, match=r"must be torch.float32 .*like .*, got torch.float64|like the weights"):
+        layer(x)
+
+
+def test_what_is_missing_is_refused():
+    x, W, U = torch.randn(4, 2, 3), torch.zeros(5, 3), torch.zeros(5, 5)
+    with pytest.raises(ValueError, match=r"engine 'cpu': U of cell elman must have shape \(5, 5\), got none"):
+        engines.run("cpu", cells.elman, x, engines.Weights(W), (None,))
+    with pytest.raises(ValueError, match=r"engine 'cpu': y_0 of cell elman must have shape \(2, 5\), got \(1, 5\)"):
+        engines.run("cpu", cells.elman, x, engines.Weights(W, U=U), (torch.zeros(1, 5),))
+
+
+def test_an_input_that_outlived_torch_func_is_taken():
+    layer, left = ll.LSTM(3, 5), []
+    torch.func.grad(lambda x: left.append(2 * x) or x.sum())(x := torch.randn(4, 2, 3))
+    assert torch.equal(layer(left[0])[0], layer(2 * x)[0])
+
+
 def test_what_cannot_be_printed_is_refused_by_name(monkeypatch):
     odd = helpers.ll.cell(gates="a", dense=False)(lambda a: cells.tanh(a))
     monkeypatch.setattr(odd, "expressions", (sympy.Function("erf")(sympy.Symbol("a", real=True)),))
@@ -121,7 +166,10 @@ def test_what_cannot_be_printed_is_refused_by_name(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(("M", "K", "N"), [(1, 1, 1), (3, 5, 7), (8, 16, 64), (13, 33, 100), (7, 300, 5)])
+@pytest.mark.parametrize(
+    ("M", "K", "N"),
+    [(1, 1, 1), (3, 5, 7), (8, 16, 64), (13, 33, 100), (7, 300, 5), (1, 4, 33), (1, 66, 16), (1, 7, 70), (1, 21, 57)],
+)
 def test_products(dtype, M, K, N):
     rng = np.random.default_rng(0)
     A, C = rng.normal(size=(M, K)).astype(dtype), rng.normal(size=(M, N)).astype(dtype)
@@ -129,9 +177,9 @@ def test_products(dtype, M, K, N):
     for transposed in (True, False):
         U = rng.normal(size=(N, K) if transposed else (K, N)).astype(dtype)
         expected = A.astype(np.float64) @ (U.T if transposed else U)
-        for add in (True, False):
-            ours = C.copy()
-            product.multiply(A.reshape(-1), 0, K, M, K, product.pack(U, transposed), ours.reshape(-1), 0, N, add, edge)
+        for add, alone in itertools.product((True, False), repeat=2):
+            ours, P = C.copy(), product.pack(U, transposed)
+            product.multiply(A.reshape(-1), 0, K, M, K, P, ours.reshape(-1), 0, N, add, edge, alone)
             assert np.abs(ours - expected - add * C).max() <= tolerance * K
 
 

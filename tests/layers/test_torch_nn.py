@@ -4,6 +4,7 @@ import pytest
 import torch
 from helpers import gradients, parts, randn, same, whole
 from torch import nn
+from torch.nn.utils import prune
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import longlag as ll
@@ -54,6 +55,19 @@ def test_outputs_states_and_gradients(kind, dtype, bidirectional, bias, num_laye
     theirs, ours = pair(kind, dtype, **options)
     x, state = leaves(kind, dtype, T, B, layers=num_layers * (1 + bidirectional))
     check(theirs, ours, x, state)
+
+
+@every_kind
+@pytest.mark.parametrize("stem", ["weight_ih", "weight_hh", "bias_ih", "bias_hh"])
+@pytest.mark.parametrize("engine", ["reference", "cpu"])
+def test_pruned_weights(kind, stem, engine):
+    theirs, ours = pair(kind)
+    ours.engine = engine
+    for layer in (theirs, ours):
+        prune.l1_unstructured(layer, f"{stem}_l0", 0.5)
+    x, state = leaves(kind, torch.float64, T, B)
+    check(theirs, ours, x, state)
+    assert (getattr(ours, f"{stem}_l0") == 0).sum() == getattr(ours, f"{stem}_l0").numel() // 2
 
 
 @every_kind

@@ -33,6 +33,17 @@ class Norm(NamedTuple):
 Biases = Tensor | tuple[Tensor, Tensor] | None  # of the net inputs; two are added
 
 
+class Weights(NamedTuple):
+    """What a layer hands to an engine: H units, Gx gates with a row in W, Gy with a row in U."""
+
+    W: Tensor  # (Gx·H, I)
+    b: Any = None  # Biases (Gx·H,): bias_ih, plus bias_hh of the gates that have a row in both
+    U: Tensor | None = None  # (Gy·H, H)
+    b_recurrent: Tensor | None = None  # (recurrent-only gates, H)
+    params: tuple[Tensor, ...] = ()  # each (H,)
+    norm: Norm | None = None
+
+
 def zeros_for(cell: Any, x: Tensor, W: Tensor, state: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
     """The initial state with zeros (B, H) where there is none."""
     H = W.shape[0] // len(cell.input_gates)

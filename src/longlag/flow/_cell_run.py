@@ -13,11 +13,10 @@ from torch import Tensor
 from torch.nn.functional import layer_norm, linear
 
 from longlag.cells import Cell
-from longlag.engines import Norm, reference
+from longlag.engines import Norm, Weights, reference
 from longlag.flow._run import Run
 from longlag.layers import Recurrent
 from longlag.layers._door import Sequences
-from longlag.layers.recurrent import Weights
 
 
 class Normed(NamedTuple):

@@ -80,15 +80,19 @@ def enter(
 ) -> Sequences:
     """Check an input (T, B, I), (B, T, I) if ``batch_first``, or (T, I) unbatched."""
     like(owner, "input", x, weight)
-    if x.dim() not in (2, 3):
-        raise ValueError(f"{owner}: input must have 2 or 3 dimensions, got shape {tuple(x.shape)}")
-    if x.shape[-1] != input_size:
-        raise ValueError(f"{owner}: input must have {input_size} features, got shape {tuple(x.shape)}")
-    batched = x.dim() == 3
-    x = (x.transpose(0, 1) if batch_first else x) if batched else x.unsqueeze(1)
-    T, B = x.shape[:2]
+    shape = x.shape
+    batched = len(shape) == 3
+    if not batched and len(shape) != 2:
+        raise ValueError(f"{owner}: input must have 2 or 3 dimensions, got shape {tuple(shape)}")
+    if shape[-1] != input_size:
+        raise ValueError(f"{owner}: input must have {input_size} features, got shape {tuple(shape)}")
+    if not batched:
+        x = x.unsqueeze(1)
+    elif batch_first:
+        x = x.transpose(0, 1)
+    T, B, _ = x.shape
     if T == 0:
-        raise ValueError(f"{owner}: input must have at least one step, got shape {tuple(x.shape)}")
+        raise ValueError(f"{owner}: input must have at least one step, got shape {tuple(shape)}")
     if lengths is not None:
         if not batched:
             raise ValueError(f"{owner}: lengths needs a batched input, got one sequence")

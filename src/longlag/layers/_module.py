@@ -24,16 +24,13 @@ class Layer(nn.Module, abc.ABC):
 
     def __init__(self) -> None:
         super().__init__()
+        self._name = type(self).__name__  # for messages; torch's parametrize makes a class of its own later
         self.register_load_state_dict_pre_hook(_refuse_non_finite)
 
     @property
     @abc.abstractmethod
     def _weight(self) -> Tensor:
         """Any weight: it knows dtype and device."""
-
-    @property
-    def _name(self) -> str:
-        return type(self).__name__.removeprefix("Parametrized")  # torch's parametrize makes a class of its own
 
     def step(self, x_t: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """One step: x_t (B, I) or (I,); the state comes back to be handed in again."""

@@ -207,7 +207,8 @@ class LSTM97(Network):
             layout = (self.hidden_units, self.blocks, self.block_size, int(self.output_gates))
             units = lstm97.Blocks(self.g, self.h, layout, dense=self.recurrent)
             U, mask = (w[:, n:], mask) if self.recurrent else (None, None)
-            y, final = run.run(units, s.x, w[:, :n], b, U, state, (), mask=mask, lengths=s.lengths, reset=s.reset)
+            weights = engines.Weights(w[:, :n], b, U)
+            y, final = run.run(units, s.x, weights, state, mask, s.lengths, s.reset, reverse=False)
             final = tuple(part.squeeze(0) for part in final)
         else:
             step = self._stepper(linear(s.x, w[:, :n], b), w[:, n:] if self.recurrent else None, mask)

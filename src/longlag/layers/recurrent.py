@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,23 +10,13 @@ from torch.nn.utils import parametrize
 
 from longlag import engines
 from longlag.cells import Cell
+from longlag.engines import Weights
 from longlag.layers import _door
 from longlag.layers._stack import Stack
 
 NORMS = ("layer", "layer_torch")
 EPS = 1e-5
 MATRICES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "norm_weight", "norm_bias")
-
-
-class Weights(NamedTuple):
-    """What one layer (and direction) hands to an engine."""
-
-    W: Tensor  # (Gx·H, I)
-    b: Any  # (Gx·H,): bias_ih, plus bias_hh of the gates that have a row in both; or None
-    U: Tensor | None  # (Gy·H, H)
-    b_recurrent: Tensor | None  # (recurrent-only gates, H)
-    params: tuple[Tensor, ...]  # each (H,)
-    norm: engines.Norm | None
 
 
 class Recurrent(Stack):
@@ -52,8 +42,6 @@ class Recurrent(Stack):
     >>> y.shape, state.shape
     (torch.Size([10, 3, 8]), torch.Size([1, 3, 8]))
     """
-
-    weight_ih_l0: Tensor
 
     def __init__(
         self,
@@ -84,8 +72,9 @@ class Recurrent(Stack):
                 raise ValueError(f"{self._name}: norm='layer' divides by H−1 and needs hidden_size >= 2, got 1")
         self.cell, self.norm, self.engine = cell, norm, engine
         self._scales_mask = cell.dense
-        self._names = [[stem + self._suffix(k) for stem in MATRICES] for k in range(num_layers * self.directions)]
         self._make_weights({"device": device, "dtype": dtype})
+        layers = [[stem + self._suffix(k) for stem in MATRICES] for k in range(num_layers * self.directions)]
+        self._names = [[name if name in self._parameters else None for name in names] for names in layers]
         self.reset_parameters()
 
     def _make_weights(self, factory: dict) -> None:
@@ -135,7 +124,12 @@ class Recurrent(Stack):
 
     @property
     def _weight(self) -> Tensor:
-        return self.weight_ih_l0
+        return self._value("weight_ih_l0")
+
+    def _value(self, name: str | None) -> Any:
+        """A weight. What is parametrised or pruned is an attribute; the others are found faster than as attributes."""
+        own = self._parameters
+        return own[name] if name in own else name and getattr(self, name)
 
     def weights(self, k: int) -> Weights:
         """The weights of layer k as the equations name them; k counts layers, then directions."""
@@ -144,11 +138,8 @@ class Recurrent(Stack):
 
     def _weights_apart(self, k: int) -> Weights:
         """The same, but two biases that are added stay two: engines add them faster than autograd."""
-        cell, H, names, own = self.cell, self.hidden_size, self._names[k], self._parameters
-        if "parametrizations" in self._modules:  # of any weight, by the user: its value is computed
-            own = {name: getattr(self, name, None) for name in names}
-        W, U, b, b_hh, gamma, beta = [own.get(name) for name in names]
-        assert W is not None
+        cell, H = self.cell, self.hidden_size
+        W, U, b, b_hh, gamma, beta = [self._value(name) for name in self._names[k]]
         b_recurrent = norm = None
         if b is not None and b_hh is not None and cell.input_gates == cell.recurrent_gates:
             b = b, b_hh
@@ -160,29 +151,17 @@ class Recurrent(Stack):
             b_recurrent = torch.stack(only) if only else None
         if gamma is not None and beta is not None:
             norm = (engines.Norm.of_paper if self.norm == "layer" else engines.Norm)(gamma, beta, EPS)
-        params = tuple([getattr(self, name + self._suffix(k)) for name in cell.params])
+        params = tuple([self._value(name + self._suffix(k)) for name in cell.params])
         return Weights(W, b, U, b_recurrent, params, norm)
 
     def _run(
         self, k: int, x: Tensor, state: tuple[Tensor, ...] | None, sequences: _door.Sequences, mask: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        w = self._weights_apart(k)
+        start = [None] * len(self.cell.fed_back) if state is None else state
         return engines.run(
-            self.engine,
-            self.cell,
-            x,
-            w.W,
-            w.b,
-            w.U,
-            [None] * len(self.cell.fed_back) if state is None else state,
-            w.params,
-            bias=w.b_recurrent,
-            norm=w.norm,
-            mask=mask,
-            lengths=sequences.lengths,
-            reset=sequences.reset,
-            reverse=self._runs_backwards(k),
-        )
+            self.engine, self.cell, x, self._weights_apart(k), start,
+            mask=mask, lengths=sequences.lengths, reset=sequences.reset, reverse=self._runs_backwards(k),
+        )  # fmt: skip
 
     def engine_for(self, x: Tensor) -> str:
         """Which engine would run x, and why."""

@@ -14,10 +14,9 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from longlag.cells import Cell
-from longlag.engines import Norm, reference
+from longlag.engines import Norm, Weights, reference
 from longlag.layers import Recurrent
 from longlag.layers._module import Layer
-from longlag.layers.recurrent import Weights
 from longlag.learn._fused import with_partials
 from longlag.learn._state import Parts, Values
 

@@ -195,7 +195,7 @@ class Writer:
             if name == "source":
                 lines.append(f"{name}_given = {word} >= 0")
         lines += [f"M, Gx, Gy = last - first, {len(self.cell.input_gates)}, {len(self.cell.recurrent_gates)}"]
-        lines += ["K, own = T * B, piece * scratch_size"]
+        lines += ["K, own = T * B, piece * scratch_size", "alone = 2 if B == 1 else 0  # no other row to agree with"]
         for name in ["zero", *(f"{s}_masked" for s in self.masked_rows())]:
             lines += [f"{name} = row(scratch, own, H)", "own += H"]
         if self.norm:

@@ -43,11 +43,13 @@ def target_of(name: str) -> Target:
 
 
 class Pass(NamedTuple):
-    """One pass, forward or backward."""
+    """One pass, ``forward`` or ``backward``."""
 
+    part: str
     room: Room
     table: array  # a word more than the kernel reads: the address of what it does not want goes there
-    places: tuple[int, ...]  # of the tensors given, outputs, kept and working memory, final states or gradients
+    places: tuple[int, ...]  # of the tensors given, kept and working memory, outputs, final states or gradients
+    results: tuple[tuple[int, ...], ...]  # shapes of those final states or gradients
     computed: tuple[int, ...] = ()  # which of the tensors given get a gradient
     each: tuple[int, ...] = ()  # and of which it comes one per sequence
 
@@ -57,8 +59,7 @@ class Plan:
 
     Args:
         names: of the tensors given, as in the kernels' tables.
-        dtype, x, rows: the numbers, the shape (T, B, I) of x, the rows of W.
-        widths: of each state; None is H.
+        shapes, dtype: of those tensors.
         plain: whether U reads nothing but the outputs of the step before.
         save: whether there will be a backward pass.
         threads: as many may be used.
@@ -68,25 +69,33 @@ class Plan:
         self,
         cell: Any,
         names: tuple[str, ...],
+        shapes: tuple[tuple[int, ...], ...],
         dtype: torch.dtype,
-        x: tuple[int, int, int],
-        rows: int,
-        widths: tuple[int | None, ...],
         plain: bool,
         save: bool,
         reverse: bool,
         threads: int,
     ) -> None:
-        self.program, self.names = program(cell, dtype, "gamma" in names), names
+        self.program, self.names, self.shapes = program(cell, dtype, "gamma" in names), names, shapes
+        sizes = dict(zip(names, shapes))
+        x, rows = sizes["x"], sizes["W"][0]
+        H = rows // len(cell.input_gates)
+        widths = tuple(sizes[f"{s}_0"][-1] if f"{s}_0" in sizes else H for s in cell.fed_back)
+        _check(cell, sizes, H)
         self._sizes = x, rows, widths, plain
         self._how = reverse, threads
-        self.forward = self._pass("forward", save, [f"{s}_end" for s in cell.fed_back])
-        self.ends = tuple((1, x[1], n) for n in self.forward.room.widths)
+        self._backward: dict[tuple[bool, ...], Pass] = {}
+        ends = {f"{s}_end": (1, x[1], n) for s, n in zip(cell.fed_back, widths)}
+        self.forward = self._pass("forward", save, ends)
         self.errors = [self.program.places["backward"][n] for n in ("dOut", *(f"d_{s}_end" for s in cell.fed_back))]
 
-    @functools.lru_cache(maxsize=8)  # noqa: B019 (plans live in a cache, too)
     def backward(self, needed: tuple[bool, ...]) -> Pass:
         """The backward pass when gradients of some of the tensors given are needed."""
+        if needed not in self._backward:
+            self._backward[needed] = self._plan_backward(needed)
+        return self._backward[needed]
+
+    def _plan_backward(self, needed: tuple[bool, ...]) -> Pass:
         targets, places = [target_of(name) for name in self.names], self.program.places["backward"]
         stages = 0
         for target, need in zip(targets, needed):
@@ -96,15 +105,31 @@ class Plan:
             for k, (target, need) in enumerate(zip(targets, needed))
             if target.name in places and (target.stage & stages if target.stage else need or target.each)
         ]
-        done = self._pass("backward", True, [targets[k].name for k in computed])
+        each = [k for k in computed if targets[k].each]
+        B = self._sizes[0][1]
+        results = {targets[k].name: (B, *self.shapes[k]) if k in each else self.shapes[k] for k in computed}
+        done = self._pass("backward", True, results)._replace(computed=tuple(computed), each=tuple(each))
         done.table[places["stage"]] |= stages
-        return done._replace(computed=tuple(computed), each=tuple(k for k in computed if targets[k].each))
+        return done
 
-    def _pass(self, part: str, save: bool, results: list[str]) -> Pass:
+    def _pass(self, part: str, save: bool, results: dict[str, tuple[int, ...]]) -> Pass:
         room, places = self.program.room(part, *self._sizes, save, *self._how), self.program.places[part]
         nowhere = len(room.table)
-        found = [places.get(name, nowhere) for name in (*self.names, "out", "kept", "memory", *results)]
-        return Pass(room, room.table + array("q", [0]), tuple(found))
+        found = [places.get(name, nowhere) for name in (*self.names, "kept", "memory", "out", *results)]
+        return Pass(part, room, room.table + array("q", [0]), tuple(found), tuple(results.values()))
+
+
+def _check(cell: Any, sizes: dict[str, tuple[int, ...]], H: int) -> None:
+    """Refuse what is missing or of another shape: kernels would read beyond its end."""
+    (_, B, I), G, Gx, Gy = sizes["x"], len(cell.gates), len(cell.input_gates), len(cell.recurrent_gates)
+    right: dict[str, tuple[int, ...]] = {"W": (Gx * H, I), "b_x": (Gx * H,), "b_too": (Gx * H,), "bias_y": (G - Gx, H)}
+    right |= {"U": (Gy * H, H), "gamma": (G, H), "beta": (G, H), **{f"{p}_all": (H,) for p in cell.params}}
+    right |= {f"{s}_0": (B, sizes.get(f"{s}_0", (B, H))[-1]) for s in cell.fed_back}
+    must = {*sizes, *(f"{p}_all" for p in cell.params), *(["U"] if cell.dense else [])} - {"x"}
+    for name in sorted(must):
+        if (got := sizes.get(name)) != right[name]:
+            found = "none" if got is None else tuple(got)
+            raise ValueError(f"engine 'cpu': {name} of cell {cell.name} must have shape {right[name]}, got {found}")
 
 
 plan = functools.lru_cache(maxsize=1024)(Plan)

@@ -73,11 +73,12 @@ def cube(x):
     return x * x * x
 
 
-def _tile(rows: int, width: int = VECTORS) -> Any:
+def _tile(rows: int, width: int = VECTORS, panel: int | None = None, sums_of: int = 1) -> Any:
     """``tile(A, a, row, deep, P, p, K, C, c, column, add)``: rows × (width vectors) of C (+)= A·P, K deep.
 
     a, p and c are where the tile begins in A, P and C (flat arrays), row and column the distance between rows of A
-    and of C, deep that between columns of A.
+    and of C, deep that between columns of A. A panel of P is as wide as the tile, or ``panel`` vectors. Every sum over
+    K is the sum of so many (``sums_of``, which must divide K): they do not wait for each other.
     """
 
     @intrinsic
@@ -103,23 +104,30 @@ def _tile(rows: int, width: int = VECTORS) -> Any:
             builder.branch(loop)
             builder.position_at_end(loop)
             k, A_k, P_k = builder.phi(K.type), builder.phi(A.type), builder.phi(P.type)
-            sums = [[builder.phi(vector) for _ in range(width)] for _ in range(rows)]
+            parts = [[[builder.phi(vector) for _ in range(width)] for _ in range(rows)] for _ in range(sums_of)]
             for phi, start in ((k, K.type(0)), (A_k, A), (P_k, P)):
                 phi.add_incoming(start, entry)
-            for phi in itertools.chain(*sums):
+            for phi in itertools.chain(*itertools.chain(*parts)):
                 phi.add_incoming(ir.Constant(vector, None), entry)
             builder.cbranch(builder.icmp_signed("<", k, K), body, end)
             builder.position_at_end(body)
-            right = [builder.load(q, align=align) for q in vectors(P_k)]
-            for r in range(rows):
-                left = splat(builder, builder.load(builder.gep(A_k, [builder.mul(row, K.type(r))])), vector)
-                for v in range(width):
-                    sums[r][v].add_incoming(llvm_intrinsic(builder, "fma", left, right[v], sums[r][v]), body)
-            k.add_incoming(builder.add(k, K.type(1)), body)
-            A_k.add_incoming(builder.gep(A_k, [deep]), body)
-            P_k.add_incoming(builder.gep(P_k, [K.type(width * lanes)]), body)
+            left_at, right_at = A_k, P_k
+            for part in parts:
+                right = [builder.load(q, align=align) for q in vectors(right_at)]
+                for r in range(rows):
+                    left = splat(builder, builder.load(builder.gep(left_at, [builder.mul(row, K.type(r))])), vector)
+                    for v in range(width):
+                        part[r][v].add_incoming(llvm_intrinsic(builder, "fma", left, right[v], part[r][v]), body)
+                left_at = builder.gep(left_at, [deep])
+                right_at = builder.gep(right_at, [K.type((panel or width) * lanes)])
+            k.add_incoming(builder.add(k, K.type(sums_of)), body)
+            A_k.add_incoming(left_at, body)
+            P_k.add_incoming(right_at, body)
             builder.branch(loop)
             builder.position_at_end(end)
+            sums = parts[0]
+            for part in parts[1:]:
+                sums = [[builder.fadd(x, y) for x, y in zip(*pair)] for pair in zip(sums, part)]
             targets = [list(vectors(builder.gep(C, [builder.mul(column, K.type(r))]))) for r in range(rows)]
             with builder.if_else(add if add.type.width == 1 else builder.trunc(add, ir.IntType(1))) as (
                 then,
@@ -140,6 +148,7 @@ def _tile(rows: int, width: int = VECTORS) -> Any:
 
 tile8, _tile4, _tile2, _tile1 = (_tile(rows) for rows in (8, 4, 2, 1))
 narrow8 = _tile(8, 1)
+_alone, _alone_narrow = _tile(1, sums_of=4), _tile(1, 1, VECTORS, sums_of=4)
 
 
 @njit(**PLAIN)
@@ -193,17 +202,29 @@ def _panel(A, a, row, M, K, P, p, C, c, column, add):
 
 
 @njit(**PLAIN)
-def multiply(A, a, row, M, K, P, C, c, N, add, edge):
+def multiply(A, a, row, M, K, P, C, c, N, add, edge, alone=False):
     """C (M, N) = A (M, K)·P, or C += A·P if ``add``.
 
     A and C are flat arrays in which the matrices begin at a and c; rows of A are ``row`` apart, those of C N.
-    ``edge`` has room for M · width numbers.
+    ``edge`` has room for M · width numbers. ``alone``: if A has only one row, it is so in all calls.
     """
     column = N
     w = width(P)
     whole = N // w
     rest = N - whole * w
-    if M == 1:  # no calls: a lone row would wait for them
+    if M == 1 and alone and K >= 4:  # it would wait for every sum
+        most = K // 4 * 4
+        for panel in range(whole):
+            _alone(A, a, row, 1, P, panel * w * K, most, C, c + panel * w, column, add)
+        if 2 * rest > w:
+            _alone(A, a, row, 1, P, whole * w * K, most, edge, 0, w, False)
+        elif rest:
+            _alone_narrow(A, a, row, 1, P, whole * w * K, most, edge, 0, w, False)
+        for panel in range(whole if most < K else 0):
+            _tile1(A, a + most, row, 1, P, (panel * K + most) * w, K - most, C, c + panel * w, column, True)
+        if rest and most < K:
+            _tile1(A, a + most, row, 1, P, (whole * K + most) * w, K - most, edge, 0, w, True)
+    elif M == 1:  # no calls: a lone row would wait for them
         for panel in range(whole):
             _tile1(A, a, row, 1, P, panel * w * K, K, C, c + panel * w, column, add)
         if rest:

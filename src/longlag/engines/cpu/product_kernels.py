@@ -13,7 +13,7 @@ from longlag.engines.cpu.product import LANES, broadcast, load, multiply, narrow
 def _multiply(number: Any) -> Any:
     def kernel(A, distance, M, K, P, C, N, add, edge):
         rows, result = flat(A, number), flat(C, number)
-        multiply(rows, 0, distance, M, K, flat(P, number), result, 0, N, add != 0, flat(edge, number))
+        multiply(rows, 0, distance, M, K, flat(P, number), result, 0, N, add & 1 != 0, flat(edge, number), add & 2 != 0)
 
     return kernel
 

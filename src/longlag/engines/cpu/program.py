@@ -25,13 +25,13 @@ class Room(NamedTuple):
     """What a call of some size needs."""
 
     shape: tuple[int, int, int]  # of the outputs: T, B, H
-    widths: tuple[int, ...]  # of each state
     threads: int
     kept: int  # numbers in the block for the backward pass
     memory: int  # and in the block for the time of the call
     table: array  # sizes and places are in it, addresses are not
     d_rec: int = 0  # where the errors of rec begin
     tiles: tuple[tuple[int, int], ...] = ()  # of the sums for W and U: how many, and their threads
+    alone: bool = True  # whether one thread does it all
 
 
 class Program:
@@ -47,12 +47,13 @@ class Program:
         self.name = re.sub(r"\W", "_", f"{cell.name}_{dtype}{'_norm' if norm else ''}")
         writer = generate.writer(cell, dtype, norm)
         self.names = {"forward": writer.forward_names(), "backward": writer.backward_names()}
+        self.kernels: dict[str, int] = {}  # addresses of those used so far
         self.places = {part: {name: k for k, name in enumerate(names)} for part, names in self.names.items()}
 
     def run(self, part: str, table: array, r: Room) -> None:
         """Run ``forward`` or ``backward`` on a table, in as many threads as there is room for."""
-        kernel, at = self._kernel(part), table.buffer_info()[0]
-        if r.threads == 1 and all(threads == 1 for _, threads in r.tiles):
+        kernel, at = self.kernels.get(part) or self._kernel(part), table.buffer_info()[0]
+        if r.alone:
             in_pieces(kernel, at, r.shape[1], 1)
             return
         place = self.places[part]["stage"]
@@ -66,10 +67,10 @@ class Program:
                 table[place] = stage
                 in_pieces(kernel, at, tiles, threads)
 
-    @functools.lru_cache(maxsize=2)  # noqa: B019 (a program lives as long as the process)
     def _kernel(self, part: str) -> int:
         key = self.cell.code_key if isinstance(self.cell, Blocks) else self.cell.key
-        return machine.load(self.name, f"{key} {self.norm}", part, lambda: self._build(part))
+        self.kernels[part] = machine.load(self.name, f"{key} {self.norm}", part, lambda: self._build(part))
+        return self.kernels[part]
 
     def _build(self, part: str) -> tuple[str, bytes]:
         from longlag.engines.cpu.compile import machine_code  # loads Numba
@@ -84,14 +85,13 @@ class Program:
         """What a call on x (T, B, I) with W (rows, I) needs.
 
         Args:
-            widths: of each state; None is H.
+            widths: of each state.
             plain: whether U reads nothing but the outputs of the step before.
             save: whether there will be a backward pass.
             most_threads: as many may be used.
         """
         T, B, I = x
         H, number = rows // self.input_gates, self.number
-        widths = tuple(H if n is None else n for n in widths)
         chunk = max(1, CHUNK // max(B, 1))
         threads = threads_for(B, T * B * (rows * I + self.recurrent_gates * H * H), most_threads)
         scratch = _even(generate.scratch(self.cell, self.norm) * H + chunk * B * (H + self.width))
@@ -124,7 +124,8 @@ class Program:
         table = array("q", [words.get(name, 0) for name in self.names[part]])
         n_kept, n_memory = numbers_in(kept), numbers_in(memory)
         d_rec = words.get("dRec", words.get("dA", 0)) // number
-        return Room((T, B, H), widths, threads, n_kept, n_memory, table, d_rec, tuple(tiles))
+        alone = threads == 1 and all(n == 1 for _, n in tiles)
+        return Room((T, B, H), threads, n_kept, n_memory, table, d_rec, tuple(tiles), alone)
 
     def kept(self, T: int, B: int, rows: int, widths: Sequence[int], plain: bool) -> dict[str, int]:
         """Numbers that the backward pass reads: states, net inputs, U y where that stands apart, what U read."""

@@ -7,17 +7,18 @@ write lies in a few blocks of memory: one kept for the backward pass, one for th
 from __future__ import annotations
 
 import struct
-from array import array
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._C._functorch import unwrap_if_dead
+from torch.autograd.function import _SingleLevelFunction
 
 from longlag.cells import Cell
 from longlag.cells._cell import KNOWN
 from longlag.engines import reference
-from longlag.engines._arguments import Biases, Norm, resets_backwards, zeros_for
+from longlag.engines._arguments import Norm, Weights, resets_backwards, zeros_for
 from longlag.engines.cpu.lstm97 import Blocks
 from longlag.engines.cpu.plan import Pass, Plan, plan
 from longlag.engines.cpu.program import numbers_in, program
@@ -38,51 +39,45 @@ class Call(NamedTuple):
 def run(
     cell: Cell | Blocks,
     x: Tensor,
-    W: Tensor,
-    b: Biases,
-    U: Tensor | None,
+    w: Weights,
     state: Sequence[Tensor | None],
-    params: Sequence[Tensor],
-    *,
-    bias: Tensor | None = None,
-    norm: Norm | None = None,
-    mask: Tensor | None = None,
-    lengths: Tensor | None = None,
-    reset: Tensor | None = None,
-    reverse: bool = False,
+    mask: Tensor | None,
+    lengths: Tensor | None,
+    reset: Tensor | None,
+    reverse: bool,
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """See `longlag.engines.run`."""
+    W, b, U, b_recurrent, params, norm = w
     only_y = len(cell.gates) - len(cell.input_gates)
-    if bias is None and only_y:
-        bias = x.new_zeros(only_y, W.shape[0] // len(cell.input_gates))
+    if b_recurrent is None and only_y:
+        b_recurrent = x.new_zeros(only_y, W.shape[0] // len(cell.input_gates))
     given = {"x": x, "W": W}
     if isinstance(b, tuple):
         given["b_x"], given["b_too"] = b
     elif b is not None:
         given["b_x"] = b
-    for name, value in (("U", U), ("bias_y", bias), *zip(_states(cell), state), *zip(_params(cell), params)):
+    if U is not None:
+        given["U"] = U
+    if b_recurrent is not None:
+        given["bias_y"] = b_recurrent
+    for s, value in zip(cell.fed_back, state):
         if value is not None:
-            given[name] = value
+            given[f"{s}_0"] = value
+    for p, value in zip(cell.params, params):
+        given[f"{p}_all"] = value
+    eps = 0.0
     if norm is not None:
-        given["gamma"], given["beta"] = norm.weight, norm.bias
-    eps = 0.0 if norm is None else norm.eps
+        given["gamma"], given["beta"], eps = norm
     call = Call(cell, tuple(given), eps, mask, lengths, reset, reverse)
     if torch.compiler.is_compiling():
         results = torch.ops.longlag.recurrent(cell.key, list(given), list(given.values()), *call[2:])
-    else:
-        results = _Recurrent.apply(call, *given.values())
-    return results[0], tuple(results[1 : 1 + len(cell.fed_back)])
+        return results[0], tuple(results[1:-1])
+    given = [unwrap_if_dead(value) for value in given.values()]
+    out, *ends = _Recurrent.apply(call, *given)  # pyright: ignore[reportAttributeAccessIssue]
+    return out, tuple(ends)
 
 
-def _states(cell: Any) -> list[str]:
-    return [f"{s}_0" for s in cell.fed_back]
-
-
-def _params(cell: Any) -> list[str]:
-    return [f"{p}_all" for p in cell.params]
-
-
-class _Recurrent(torch.autograd.Function):
+class _Recurrent(_SingleLevelFunction):  # `Function` less what its `apply` does for torch.func
     @staticmethod
     def forward(ctx: Any, call: Call, *given: Tensor) -> Any:
         save = any(ctx.needs_input_grad)
@@ -113,10 +108,10 @@ def _differentiable_gradients(
     x, W, b, gamma = named["x"], named["W"], named.get("b_x"), named.get("gamma")
     biases = (b, named["b_too"]) if b is not None and "b_too" in named else b
     norm = None if gamma is None else Norm(gamma, named["beta"], call.eps)
-    state = zeros_for(cell, x, W, [named.get(name) for name in _states(cell)])
+    state = zeros_for(cell, x, W, [named.get(f"{s}_0") for s in cell.fed_back])
     options = {"mask": call.mask, "lengths": call.lengths, "reset": call.reset, "reverse": call.reverse}
     y, ends = reference.run(
-        cell, reference.net_inputs(cell, x, W, biases), named.get("U"), state, [named[p] for p in _params(cell)],
+        cell, reference.net_inputs(cell, x, W, biases), named.get("U"), state, [named[f"{p}_all"] for p in cell.params],
         bias=named.get("bias_y"), norm=norm, **options,
     )  # fmt: skip
     wanted = [value for value, need in zip(given, needed) if need]
@@ -128,11 +123,13 @@ def _differentiable_gradients(
 
 # ------------------------------------------------------------------------------------------------------- kernels
 def _planned(call: Call, given: Sequence[Tensor], save: bool) -> Plan:
-    cell, names, reverse, W = call.cell, call.names, call.reverse, given[1]
-    widths = tuple([given[names.index(name)].shape[-1] if name in names else None for name in _states(cell)])
-    return plan(
-        cell, names, W.dtype, given[0].shape, W.shape[0], widths, _plain(call), save, reverse, torch.get_num_threads()
-    )
+    cell, names, reverse, dtype = call.cell, call.names, call.reverse, given[0].dtype
+    for value in given:  # kernels read memory as they are told
+        if value.dtype is not dtype or not value.is_cpu:
+            name, got = names[[v is value for v in given].index(True)], f"{value.dtype} on {value.device}"
+            raise TypeError(f"engine 'cpu': {name} of cell {cell.name} must be {dtype} on cpu like x, got {got}")
+    shapes = tuple([value.shape for value in given])
+    return plan(cell, names, shapes, dtype, _plain(call), save, reverse, torch.get_num_threads())
 
 
 def _plain(call: Call) -> bool:
@@ -143,12 +140,9 @@ def _plain(call: Call) -> bool:
 def _forward(call: Call, given: Sequence[Tensor], save: bool) -> tuple[Tensor, list[Tensor], Tensor, Plan]:
     """Outputs, final states, the memory that the backward pass reads, and the plan for that."""
     plan, new = _planned(call, given, save), given[0].new_empty
-    room = plan.forward.room
-    out, kept, memory = new(room.shape), new(room.kept), new(room.memory)
-    ends = [new(shape) for shape in plan.ends]
-    table, held = _table(plan, "forward", plan.forward, call, (*given, out, kept, memory, *ends))
-    plan.program.run("forward", table, room)
-    del held
+    this = plan.forward
+    kept, out, ends = new(this.room.kept), new(*this.room.shape), [new(*shape) for shape in this.results]
+    _run(plan, this, call, given, (kept, new(this.room.memory), out, *ends))
     return out, ends, kept, plan
 
 
@@ -162,41 +156,38 @@ def _backward(
     needed: tuple[bool, ...],
 ) -> list[Tensor | None]:
     """The gradients of ``given``."""
-    back = plan.backward(needed)
-    room, memory = back.room, given[0].new_empty(back.room.memory)
-    T, B, H = room.shape
-    found = [_like(given[k], B if k in back.each else None) for k in back.computed]
-    table, held = _table(plan, "backward", back, call, (*given, out, kept, memory, *found))
-    for place, d in zip(plan.errors, d_results):
-        if d is not None:
-            held.append(d := d.contiguous())
-            table[place] = d.data_ptr()
-    plan.program.run("backward", table, room)
-    del held
+    this, new = plan.backward(needed), given[0].new_empty
+    memory, found = new(this.room.memory), [new(*shape) for shape in this.results]
+    _run(plan, this, call, given, (kept, memory, out, *found), d_results)
     gradients: list[Tensor | None] = [None] * len(given)
-    for k, d in zip(back.computed, found):
-        gradients[k] = d.sum(0) if k in back.each else d
+    for k, d in zip(this.computed, found):
+        gradients[k] = d.sum(0) if k in this.each else d
     if "bias_y" in call.names:
-        d_rec = memory[room.d_rec :][: T * B * H * plan.program.recurrent_gates].view(T, B, -1, H)
+        (T, B, H), gates = this.room.shape, plan.program.recurrent_gates
+        d_rec = memory[this.room.d_rec :][: T * B * H * gates].view(T, B, gates, H)
         gradients[call.names.index("bias_y")] = d_rec[:, :, plan.program.only_y].sum((0, 1))
     return gradients
 
 
-def _like(value: Tensor, each: int | None) -> Tensor:
-    """Room for a tensor's gradient, or for one per sequence."""
-    if each is None:
-        return torch.empty_like(value, memory_format=torch.contiguous_format)
-    return value.new_empty((each, *value.shape))
-
-
-def _table(plan: Plan, part: str, how: Pass, call: Call, tensors: Sequence[Tensor]) -> tuple[array, list[Tensor]]:
-    """The table of a call, and the tensors that must live until the kernel ends."""
-    table, held = how.table[:], [tensor.contiguous() for tensor in tensors]
-    for place, tensor in zip(how.places, held):
+def _run(
+    plan: Plan,
+    this: Pass,
+    call: Call,
+    given: Sequence[Tensor],
+    own: Sequence[Tensor],
+    d_results: Sequence[Tensor | None] = (),
+) -> None:
+    """Fill in a table and run a pass."""
+    table, held = this.table[:], [value.contiguous() for value in given]  # they must live until the kernel ends
+    for place, tensor in zip(this.places, (*held, *own)):
         table[place] = tensor.data_ptr()
+    for place, d in zip(plan.errors, d_results):
+        if d is not None:
+            held.append(d := d.contiguous())
+            table[place] = d.data_ptr()
     _, _, eps, mask, lengths, reset, reverse = call
     if eps or mask is not None or lengths is not None or reset is not None:
-        places = plan.program.places[part]
+        places = plan.program.places[this.part]
         if eps:
             table[places["eps"]] = struct.unpack("q", struct.pack("d", eps))[0]
         if reset is not None and reverse:
@@ -207,7 +198,7 @@ def _table(plan: Plan, part: str, how: Pass, call: Call, tensors: Sequence[Tenso
             if tensor is not None:
                 held.append(tensor := tensor.contiguous())
                 table[places[name]] = tensor.data_ptr()
-    return table, held
+    plan.program.run(this.part, table, this.room)
 
 
 # ------------------------------------------------------------------------------------------------------ operators
@@ -225,7 +216,7 @@ def _operator_fake(key, names, given, *options):
     call, (T, B, _), rows = _called(key, names, options), given[0].shape, given[1].shape[0]
     p = program(call.cell, given[1].dtype, "gamma" in names)
     H = rows // p.input_gates
-    widths = [given[names.index(name)].shape[-1] if name in names else H for name in _states(call.cell)]
+    widths = [given[names.index(f"{s}_0")].shape[-1] if f"{s}_0" in names else H for s in call.cell.fed_back]
     kept = numbers_in(p.kept(T, B, rows, widths, _plain(call)))
     return [given[0].new_empty(shape) for shape in ((T, B, H), *((1, B, n) for n in widths), (kept,))]
 

@@ -109,13 +109,13 @@ at = (t if source_given else back) * B + first
 start = address(y_0, first * y_0_apart) if n == 0 and not source_given else address(heard, at * H)
 apart = y_0_apart if n == 0 and not source_given else H
 into = address({rec}, ({t} * B + first) * {G} * H)
-call(multiply, (start, apart, M, H, PU, into, {G} * H, {add}, edge))
+call(multiply, (start, apart, M, H, PU, into, {G} * H, {add} | alone, edge))
 """
 
 BACK_THROUGH_U = """\
 start = address({d}, (t * B + first) * {G} * H)
 if not mask_given:
-    call(multiply, (start, {G} * H, M, {G} * H, PU, address(d_y, first * H), H, 1, edge))
+    call(multiply, (start, {G} * H, M, {G} * H, PU, address(d_y, first * H), H, 1 | alone, edge))
 else:
     call(multiply, (start, {G} * H, M, {G} * H, PU, address(through, 0), H, 0, edge))
     for b in range(first, last):
