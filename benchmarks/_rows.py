@@ -6,9 +6,6 @@ import csv
 import datetime
 import importlib.metadata
 import platform
-import statistics
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -18,32 +15,6 @@ import longlag
 FILE = Path(__file__).with_name("results.csv")
 COLUMNS = ("name", "value", "unit", "baseline", "ratio", "spread", "device", "threads")
 COLUMNS += ("python", "torch", "numba", "longlag", "date")
-
-
-def measure(calls: dict[str, Callable[[], object]], *, repeat: int = 15, least: float = 0.02) -> dict[str, list[float]]:
-    """Processor seconds per call, ``repeat`` times each, taking turns so that a busy machine treats all alike."""
-    counts = {}
-    for name, call in calls.items():
-        call()
-        start, n = time.process_time(), 0
-        while time.process_time() - start < least:
-            call()
-            n += 1
-        counts[name] = n
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(repeat):
-        for name, call in calls.items():
-            start = time.process_time()
-            for _ in range(counts[name]):
-                call()
-            times[name].append((time.process_time() - start) / counts[name])
-    return times
-
-
-def middle(values: list[float]) -> tuple[float, float]:
-    """Median, and the distance between the quartiles as a share of it."""
-    low, median, high = statistics.quantiles(values, n=4)
-    return median, (high - low) / median
 
 
 def device() -> str:

@@ -11,7 +11,7 @@ import time
 import torch
 from _rows import append
 
-from longlag.cli.bench import SIZES, check, cpu_cases, first_calls, measure, step
+from longlag.cli.bench import SIZES, check, cpu_cases, first_calls, measure, middle, step
 
 
 def main(seconds: float) -> None:
@@ -19,8 +19,9 @@ def main(seconds: float) -> None:
     for case in cpu_cases():
         check(case)
         x = torch.randn(*case.size[:3])
-        (ours, spread), (theirs, _) = measure(step(case.ours, x), step(case.theirs, x), seconds, time.process_time)
-        append(f"cpu: {case.name} {case.size}", ours * 1e3, "ms", baseline=theirs * 1e3, spread=spread / ours)
+        times = measure({"ours": step(case.ours, x), "theirs": step(case.theirs, x)}, seconds)
+        (ours, spread), (theirs, _) = map(middle, times.values())
+        append(f"cpu: {case.name} {case.size}", ours * 1e3, "ms", baseline=theirs * 1e3, spread=spread)
     for case in cpu_cases([SIZES[1], SIZES[3]]):
         if case.name.startswith("LSTM / "):
             two_threads(case.ours, torch.randn(*case.size[:3]), f"cpu: LSTM, two threads over one {case.size}", seconds)
@@ -31,16 +32,18 @@ def main(seconds: float) -> None:
 def two_threads(layer: torch.nn.Module, x: torch.Tensor, name: str, seconds: float) -> None:
     """The wall time of one thread and of two, taking turns."""
 
+    once = step(layer, x)
+
     def on(threads: int):
         def call() -> None:
             torch.set_num_threads(threads)
-            step(layer, x)()
+            once()
 
         return call
 
-    (two, spread), (one, _) = measure(on(2), on(1), seconds, time.perf_counter)
+    (two, spread), (one, _) = map(middle, measure({"two": on(2), "one": on(1)}, seconds, time.perf_counter).values())
     torch.set_num_threads(2)
-    append(name, two * 1e3, "ms", baseline=one * 1e3, spread=spread / two)
+    append(name, two * 1e3, "ms", baseline=one * 1e3, spread=spread)
     torch.set_num_threads(1)
 
 

@@ -12,9 +12,10 @@ import time
 
 import torch
 import torchcrf
-from _rows import append, middle
+from _rows import append
 
 import longlag as ll
+from longlag.cli.bench import middle
 
 B, T, K = 32, 128, 20
 GOALS = {"loss": 3.0, "decode": 5.0}

@@ -16,11 +16,12 @@ import time
 from collections.abc import Callable
 
 import torch
-from _rows import append, middle
+from _rows import append
 from torch import nn
 
 import longlag as ll
 from longlag import flow
+from longlag.cli.bench import middle
 
 TURNS = 5
 SHAPES = {"H=16 B=8 T=50": (8, 16, 8, 50), "H=128 B=32 T=100": (32, 128, 32, 100), "H=64 B=16 T=500": (8, 64, 16, 500)}

@@ -21,9 +21,10 @@ import time
 from pathlib import Path
 
 import torch
-from _rows import append, measure, middle
+from _rows import append
 
 import longlag as ll
+from longlag.cli.bench import measure, middle
 from longlag.learn import BPTT, RTRL, LocalForward, Online, Rule, TruncatedRTRL, squared_error
 
 LIMIT = 1 << 30  # bytes beyond what the process needs before the stream begins

@@ -47,7 +47,7 @@ class Weights(NamedTuple):
 def zeros_for(cell: Any, x: Tensor, W: Tensor, state: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
     """The initial state with zeros (B, H) where there is none."""
     H = W.shape[0] // len(cell.input_gates)
-    return tuple(x.new_zeros(x.shape[1], H) if part is None else part for part in state)
+    return tuple(x.new_zeros(x.shape[1], H) if part is None else part for part in state or [None] * len(cell.fed_back))
 
 
 def resets_backwards(reset: Tensor, lengths: Tensor | None) -> Tensor:

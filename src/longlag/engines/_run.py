@@ -32,7 +32,7 @@ def run(
     Args:
         x: inputs (T, B, I).
         w: the weights.
-        state: initial, each part (B, H); None is zeros.
+        state: initial, each part (B, H), None for zeros; or nothing, for zeros in all parts.
         mask, lengths, reset, reverse: see `reference.run`.
 
     Returns:

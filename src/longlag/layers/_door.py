@@ -73,13 +73,13 @@ def enter(
     x: Any,
     weight: Tensor,
     input_size: int,
-    *,
     batch_first: bool,
     lengths: Any = None,
     reset: Any = None,
 ) -> Sequences:
     """Check an input (T, B, I), (B, T, I) if ``batch_first``, or (T, I) unbatched."""
-    like(owner, "input", x, weight)
+    if not isinstance(x, Tensor) or x.dtype is not weight.dtype or x.device != weight.device:
+        like(owner, "input", x, weight)  # says what is wrong
     shape = x.shape
     batched = len(shape) == 3
     if not batched and len(shape) != 2:

@@ -46,9 +46,7 @@ class Layer(nn.Module, abc.ABC):
         return y.squeeze(time), new
 
     def _enter(self, x: Tensor, lengths: Tensor | None, reset: Tensor | None) -> Sequences:
-        return enter(
-            self._name, x, self._weight, self.input_size, batch_first=self.batch_first, lengths=lengths, reset=reset
-        )
+        return enter(self._name, x, self._weight, self.input_size, self.batch_first, lengths, reset)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """As in torch, but a call that fails changes nothing."""

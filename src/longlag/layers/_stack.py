@@ -129,8 +129,7 @@ class Stack(Layer):
         return parts if s.batched else tuple(part.unsqueeze(1) for part in parts)
 
     def _leave_state(self, finals: Sequence[tuple[Tensor, ...]], s: _door.Sequences) -> State:
-        layers = list(zip(*finals))
-        parts = tuple([torch.cat(part) if len(finals) > 1 else part[0] for part in layers])
+        parts = finals[0] if len(finals) == 1 else tuple(torch.cat(part) for part in zip(*finals))
         parts = parts if s.batched else tuple(part.squeeze(1) for part in parts)
         return parts[0] if len(parts) == 1 else parts
 

@@ -124,12 +124,12 @@ class Recurrent(Stack):
 
     @property
     def _weight(self) -> Tensor:
-        return self._value("weight_ih_l0")
+        return self._values(["weight_ih_l0"])[0]
 
-    def _value(self, name: str | None) -> Any:
-        """A weight. What is parametrised or pruned is an attribute; the others are found faster than as attributes."""
+    def _values(self, names: list[str | None]) -> list[Any]:
+        """Weights. Parameters are found faster in their dictionary; what is parametrised or pruned is an attribute."""
         own = self._parameters
-        return own[name] if name in own else name and getattr(self, name)
+        return [own[n] if n in own else None if n is None else getattr(self, n) for n in names]
 
     def weights(self, k: int) -> Weights:
         """The weights of layer k as the equations name them; k counts layers, then directions."""
@@ -139,7 +139,7 @@ class Recurrent(Stack):
     def _weights_apart(self, k: int) -> Weights:
         """The same, but two biases that are added stay two: engines add them faster than autograd."""
         cell, H = self.cell, self.hidden_size
-        W, U, b, b_hh, gamma, beta = [self._value(name) for name in self._names[k]]
+        W, U, b, b_hh, gamma, beta = self._values(self._names[k])
         b_recurrent = norm = None
         if b is not None and b_hh is not None and cell.input_gates == cell.recurrent_gates:
             b = b, b_hh
@@ -151,15 +151,14 @@ class Recurrent(Stack):
             b_recurrent = torch.stack(only) if only else None
         if gamma is not None and beta is not None:
             norm = (engines.Norm.of_paper if self.norm == "layer" else engines.Norm)(gamma, beta, EPS)
-        params = tuple([self._value(name + self._suffix(k)) for name in cell.params])
+        params = tuple(self._values([name + self._suffix(k) for name in cell.params]))
         return Weights(W, b, U, b_recurrent, params, norm)
 
     def _run(
         self, k: int, x: Tensor, state: tuple[Tensor, ...] | None, sequences: _door.Sequences, mask: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        start = [None] * len(self.cell.fed_back) if state is None else state
         return engines.run(
-            self.engine, self.cell, x, self._weights_apart(k), start,
+            self.engine, self.cell, x, self._weights_apart(k), state or (),
             mask=mask, lengths=sequences.lengths, reset=sequences.reset, reverse=self._runs_backwards(k),
         )  # fmt: skip
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from array import array
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -46,6 +47,7 @@ class Pass(NamedTuple):
     """One pass, ``forward`` or ``backward``."""
 
     part: str
+    run: Callable[[array], None]  # on a table that is filled in
     room: Room
     table: array  # a word more than the kernel reads: the address of what it does not want goes there
     places: tuple[int, ...]  # of the tensors given, kept and working memory, outputs, final states or gradients
@@ -116,7 +118,8 @@ class Plan:
         room, places = self.program.room(part, *self._sizes, save, *self._how), self.program.places[part]
         nowhere = len(room.table)
         found = [places.get(name, nowhere) for name in (*self.names, "kept", "memory", "out", *results)]
-        return Pass(part, room, room.table + array("q", [0]), tuple(found), tuple(results.values()))
+        run = self.program.runner(part, room)
+        return Pass(part, run, room, room.table + array("q", [0]), tuple(found), tuple(results.values()))
 
 
 def _check(cell: Any, sizes: dict[str, tuple[int, ...]], H: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -31,7 +31,6 @@ class Room(NamedTuple):
     table: array  # sizes and places are in it, addresses are not
     d_rec: int = 0  # where the errors of rec begin
     tiles: tuple[tuple[int, int], ...] = ()  # of the sums for W and U: how many, and their threads
-    alone: bool = True  # whether one thread does it all
 
 
 class Program:
@@ -47,30 +46,32 @@ class Program:
         self.name = re.sub(r"\W", "_", f"{cell.name}_{dtype}{'_norm' if norm else ''}")
         writer = generate.writer(cell, dtype, norm)
         self.names = {"forward": writer.forward_names(), "backward": writer.backward_names()}
-        self.kernels: dict[str, int] = {}  # addresses of those used so far
+        self._kernels: dict[str, int] = {}  # addresses of those used so far
         self.places = {part: {name: k for k, name in enumerate(names)} for part, names in self.names.items()}
 
-    def run(self, part: str, table: array, r: Room) -> None:
-        """Run ``forward`` or ``backward`` on a table, in as many threads as there is room for."""
-        kernel, at = self.kernels.get(part) or self._kernel(part), table.buffer_info()[0]
-        if r.alone:
-            in_pieces(kernel, at, r.shape[1], 1)
-            return
-        place = self.places[part]["stage"]
-        wanted = table[place]
-        table[place] = generate.PACK
-        in_pieces(kernel, at, 0, 1)
-        table[place] = generate.ROWS
-        in_pieces(kernel, at, r.shape[1], r.threads)
-        for stage, (tiles, threads) in zip((generate.SUM_W, generate.SUM_U), r.tiles):
-            if wanted & stage:
-                table[place] = stage
-                in_pieces(kernel, at, tiles, threads)
+    def runner(self, part: str, r: Room) -> Callable[[array], None]:
+        """Runs ``forward`` or ``backward`` on a table, in as many threads as there is room for."""
+        if part not in self._kernels:
+            key = self.cell.code_key if isinstance(self.cell, Blocks) else self.cell.key
+            self._kernels[part] = machine.load(self.name, f"{key} {self.norm}", part, lambda: self._build(part))
+        kernel, B, stage = self._kernels[part], r.shape[1], self.places[part]["stage"]
+        call = machine.callable_at(kernel)
 
-    def _kernel(self, part: str) -> int:
-        key = self.cell.code_key if isinstance(self.cell, Blocks) else self.cell.key
-        self.kernels[part] = machine.load(self.name, f"{key} {self.norm}", part, lambda: self._build(part))
-        return self.kernels[part]
+        def alone(table: array) -> None:
+            call(table.buffer_info()[0], 0, B, 0)
+
+        def shared(table: array) -> None:
+            at, wanted = table.buffer_info()[0], table[stage]
+            table[stage] = generate.PACK
+            in_pieces(kernel, at, 0, 1)
+            table[stage] = generate.ROWS
+            in_pieces(kernel, at, B, r.threads)
+            for sums, (tiles, threads) in zip((generate.SUM_W, generate.SUM_U), r.tiles):
+                if wanted & sums:
+                    table[stage] = sums
+                    in_pieces(kernel, at, tiles, threads)
+
+        return alone if r.threads == 1 and all(threads == 1 for _, threads in r.tiles) else shared
 
     def _build(self, part: str) -> tuple[str, bytes]:
         from longlag.engines.cpu.compile import machine_code  # loads Numba
@@ -124,8 +125,7 @@ class Program:
         table = array("q", [words.get(name, 0) for name in self.names[part]])
         n_kept, n_memory = numbers_in(kept), numbers_in(memory)
         d_rec = words.get("dRec", words.get("dA", 0)) // number
-        alone = threads == 1 and all(n == 1 for _, n in tiles)
-        return Room((T, B, H), threads, n_kept, n_memory, table, d_rec, tuple(tiles), alone)
+        return Room((T, B, H), threads, n_kept, n_memory, table, d_rec, tuple(tiles))
 
     def kept(self, T: int, B: int, rows: int, widths: Sequence[int], plain: bool) -> dict[str, int]:
         """Numbers that the backward pass reads: states, net inputs, U y where that stands apart, what U read."""

@@ -47,6 +47,9 @@ def run(
     reverse: bool,
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """See `longlag.engines.run`."""
+    compiling = torch.compiler.is_compiling()
+    if not compiling:  # as `Function.apply` does; weights do not leave torch.func
+        x, state = unwrap_if_dead(x), [value if value is None else unwrap_if_dead(value) for value in state]
     W, b, U, b_recurrent, params, norm = w
     only_y = len(cell.gates) - len(cell.input_gates)
     if b_recurrent is None and only_y:
@@ -69,12 +72,11 @@ def run(
     if norm is not None:
         given["gamma"], given["beta"], eps = norm
     call = Call(cell, tuple(given), eps, mask, lengths, reset, reverse)
-    if torch.compiler.is_compiling():
+    if compiling:
         results = torch.ops.longlag.recurrent(cell.key, list(given), list(given.values()), *call[2:])
         return results[0], tuple(results[1:-1])
-    given = [unwrap_if_dead(value) for value in given.values()]
-    out, *ends = _Recurrent.apply(call, *given)  # pyright: ignore[reportAttributeAccessIssue]
-    return out, tuple(ends)
+    results = _Recurrent.apply(call, *given.values())  # pyright: ignore[reportAttributeAccessIssue]
+    return results[0], results[1:]
 
 
 class _Recurrent(_SingleLevelFunction):  # `Function` less what its `apply` does for torch.func
@@ -124,12 +126,13 @@ def _differentiable_gradients(
 # ------------------------------------------------------------------------------------------------------- kernels
 def _planned(call: Call, given: Sequence[Tensor], save: bool) -> Plan:
     cell, names, reverse, dtype = call.cell, call.names, call.reverse, given[0].dtype
-    for value in given:  # kernels read memory as they are told
-        if value.dtype is not dtype or not value.is_cpu:
-            name, got = names[[v is value for v in given].index(True)], f"{value.dtype} on {value.device}"
+    shapes = []
+    for value in given:
+        shapes.append(value.shape)
+        if value.dtype is not dtype or not value.is_cpu:  # kernels read memory as they are told
+            name, got = names[len(shapes) - 1], f"{value.dtype} on {value.device}"
             raise TypeError(f"engine 'cpu': {name} of cell {cell.name} must be {dtype} on cpu like x, got {got}")
-    shapes = tuple([value.shape for value in given])
-    return plan(cell, names, shapes, dtype, _plain(call), save, reverse, torch.get_num_threads())
+    return plan(cell, names, tuple(shapes), dtype, _plain(call), save, reverse, torch.get_num_threads())
 
 
 def _plain(call: Call) -> bool:
@@ -198,7 +201,7 @@ def _run(
             if tensor is not None:
                 held.append(tensor := tensor.contiguous())
                 table[places[name]] = tensor.data_ptr()
-    plan.program.run(this.part, table, this.room)
+    this.run(table)
 
 
 # ------------------------------------------------------------------------------------------------------ operators
