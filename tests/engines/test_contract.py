@@ -222,7 +222,7 @@ def test_opcheck_and_compile():
     tensors = [given["x"], given["W"], given["b"], given["U"], options["bias"], *given["state"], norm.weight, norm.bias]
     torch.library.opcheck(
         torch.ops.longlag.recurrent.default,
-        (cell.key, names, tensors, norm.eps, None, options["lengths"], options["reset"], False),
+        (cell.key, names, tensors, False, norm.eps, None, options["lengths"], options["reset"]),
         test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
     )
     mine = ll.cell(gates="a", states="c")(lambda a, c: (a * c, a + 0.5 * c))  # never run before it is compiled

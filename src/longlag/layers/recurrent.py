@@ -151,7 +151,7 @@ class Recurrent(Stack):
             b_recurrent = torch.stack(only) if only else None
         if gamma is not None and beta is not None:
             norm = (engines.Norm.of_paper if self.norm == "layer" else engines.Norm)(gamma, beta, EPS)
-        params = tuple(self._values([name + self._suffix(k) for name in cell.params]))
+        params = tuple(self._values([name + self._suffix(k) for name in cell.params])) if cell.params else ()
         return Weights(W, b, U, b_recurrent, params, norm)
 
     def _run(

@@ -7,6 +7,7 @@ write lies in a few blocks of memory: one kept for the backward pass, one for th
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -24,16 +25,28 @@ from longlag.engines.cpu.plan import Pass, Plan, plan
 from longlag.engines.cpu.program import numbers_in, program
 
 
+class Extras(NamedTuple):
+    """What most calls go without."""
+
+    eps: float = 0.0
+    mask: Tensor | None = None
+    lengths: Tensor | None = None
+    reset: Tensor | None = None
+
+
 class Call(NamedTuple):
     """What a run is given beside the tensors that may need gradients."""
 
     cell: Any
     names: tuple[str, ...]  # of those tensors, as in the kernels' tables
-    eps: float
-    mask: Tensor | None
-    lengths: Tensor | None
-    reset: Tensor | None
     reverse: bool
+    extras: Extras | None
+
+    @property
+    def plain(self) -> bool:
+        """Whether U reads nothing but the outputs of the step before."""
+        e = self.extras
+        return e is None or (e.mask is None and e.reset is None and not (self.reverse and e.lengths is not None))
 
 
 def run(
@@ -71,10 +84,14 @@ def run(
     eps = 0.0
     if norm is not None:
         given["gamma"], given["beta"], eps = norm
-    call = Call(cell, tuple(given), eps, mask, lengths, reset, reverse)
+    extras = None
+    if eps or mask is not None or lengths is not None or reset is not None:
+        extras = Extras(eps, mask, lengths, reset)
     if compiling:
-        results = torch.ops.longlag.recurrent(cell.key, list(given), list(given.values()), *call[2:])
+        words = cell.key, list(given), list(given.values()), reverse, eps, mask, lengths, reset
+        results = torch.ops.longlag.recurrent(*words)
         return results[0], tuple(results[1:-1])
+    call = Call(cell, tuple(given), reverse, extras)
     results = _Recurrent.apply(call, *given.values())  # pyright: ignore[reportAttributeAccessIssue]
     return results[0], results[1:]
 
@@ -106,15 +123,15 @@ def _differentiable_gradients(
     cell = call.cell
     if isinstance(cell, Blocks):
         raise RuntimeError("engine 'cpu' cannot differentiate LSTM97 twice; engine='reference' can")
-    named = dict(zip(call.names, given))
+    named, extras = dict(zip(call.names, given)), call.extras or Extras()
     x, W, b, gamma = named["x"], named["W"], named.get("b_x"), named.get("gamma")
     biases = (b, named["b_too"]) if b is not None and "b_too" in named else b
-    norm = None if gamma is None else Norm(gamma, named["beta"], call.eps)
+    norm = None if gamma is None else Norm(gamma, named["beta"], extras.eps)
     state = zeros_for(cell, x, W, [named.get(f"{s}_0") for s in cell.fed_back])
-    options = {"mask": call.mask, "lengths": call.lengths, "reset": call.reset, "reverse": call.reverse}
     y, ends = reference.run(
         cell, reference.net_inputs(cell, x, W, biases), named.get("U"), state, [named[f"{p}_all"] for p in cell.params],
-        bias=named.get("bias_y"), norm=norm, **options,
+        bias=named.get("bias_y"), norm=norm, mask=extras.mask, lengths=extras.lengths, reset=extras.reset,
+        reverse=call.reverse,
     )  # fmt: skip
     wanted = [value for value, need in zip(given, needed) if need]
     results = [y, *(end.unsqueeze(0) for end in ends)]
@@ -125,19 +142,15 @@ def _differentiable_gradients(
 
 # ------------------------------------------------------------------------------------------------------- kernels
 def _planned(call: Call, given: Sequence[Tensor], save: bool) -> Plan:
-    cell, names, reverse, dtype = call.cell, call.names, call.reverse, given[0].dtype
-    shapes = []
+    cell, names, reverse, extras = call
+    shapes, dtype = [], given[0].dtype
     for value in given:
         shapes.append(value.shape)
         if value.dtype is not dtype or not value.is_cpu:  # kernels read memory as they are told
             name, got = names[len(shapes) - 1], f"{value.dtype} on {value.device}"
             raise TypeError(f"engine 'cpu': {name} of cell {cell.name} must be {dtype} on cpu like x, got {got}")
-    return plan(cell, names, tuple(shapes), dtype, _plain(call), save, reverse, torch.get_num_threads())
-
-
-def _plain(call: Call) -> bool:
-    """Whether U reads nothing but the outputs of the step before."""
-    return call.mask is None and call.reset is None and not (call.reverse and call.lengths is not None)
+    plain = extras is None or call.plain
+    return plan(cell, names, tuple(shapes), dtype, plain, save, reverse, torch.get_num_threads())
 
 
 def _forward(call: Call, given: Sequence[Tensor], save: bool) -> tuple[Tensor, list[Tensor], Tensor, Plan]:
@@ -188,26 +201,32 @@ def _run(
         if d is not None:
             held.append(d := d.contiguous())
             table[place] = d.data_ptr()
-    _, _, eps, mask, lengths, reset, reverse = call
-    if eps or mask is not None or lengths is not None or reset is not None:
-        places = plan.program.places[this.part]
-        if eps:
-            table[places["eps"]] = struct.unpack("q", struct.pack("d", eps))[0]
-        if reset is not None and reverse:
-            reset = resets_backwards(reset, lengths)
-        if lengths is not None:
-            lengths = lengths.to(torch.int64)
-        for name, tensor in (("mask", mask), ("lengths", lengths), ("reset", reset)):
-            if tensor is not None:
-                held.append(tensor := tensor.contiguous())
-                table[places[name]] = tensor.data_ptr()
+    if call.extras is not None:
+        held += _fill_extras(table, plan.program.places[this.part], call.extras, call.reverse)
     this.run(table)
+
+
+def _fill_extras(table: array, places: dict[str, int], extras: Extras, reverse: bool) -> list[Tensor]:
+    """Returns the tensors whose addresses it fills in."""
+    eps, mask, lengths, reset = extras
+    if eps:
+        table[places["eps"]] = struct.unpack("q", struct.pack("d", eps))[0]
+    if reset is not None and reverse:
+        reset = resets_backwards(reset, lengths)
+    if lengths is not None:
+        lengths = lengths.to(torch.int64)
+    given = {"mask": mask, "lengths": lengths, "reset": reset}
+    held = {name: tensor.contiguous() for name, tensor in given.items() if tensor is not None}
+    for name, tensor in held.items():
+        table[places[name]] = tensor.data_ptr()
+    return list(held.values())
 
 
 # ------------------------------------------------------------------------------------------------------ operators
 def _called(key, names, options):
     """A cell travels by its key: operators take strings and tensors."""
-    return Call(Blocks.found(key) if key.startswith("blocks ") else KNOWN[key], tuple(names), *options)
+    reverse, *extras = options
+    return Call(Blocks.found(key) if key.startswith("blocks ") else KNOWN[key], tuple(names), reverse, Extras(*extras))
 
 
 def _operator(key, names, given, *options):
@@ -220,7 +239,7 @@ def _operator_fake(key, names, given, *options):
     p = program(call.cell, given[1].dtype, "gamma" in names)
     H = rows // p.input_gates
     widths = [given[names.index(f"{s}_0")].shape[-1] if f"{s}_0" in names else H for s in call.cell.fed_back]
-    kept = numbers_in(p.kept(T, B, rows, widths, _plain(call)))
+    kept = numbers_in(p.kept(T, B, rows, widths, call.plain))
     return [given[0].new_empty(shape) for shape in ((T, B, H), *((1, B, n) for n in widths), (kept,))]
 
 
@@ -247,7 +266,7 @@ def _operator_gradients(ctx, d_results):
 
 # Defined through `Library`: `custom_op` would load torch._dynamo, a second, at the first call.
 _ARGUMENTS = (
-    "str key, str[] names, Tensor[] given, float eps, Tensor? mask, Tensor? lengths, Tensor? reset, bool reverse"
+    "str key, str[] names, Tensor[] given, bool reverse, float eps, Tensor? mask, Tensor? lengths, Tensor? reset"
 )
 _library = torch.library.Library("longlag", "FRAGMENT")
 _library.define(f"recurrent({_ARGUMENTS}) -> Tensor[]")
