@@ -7,6 +7,8 @@ import pickle
 import pytest
 import torch
 from helpers import DEFAULTS, LAYERS, owner, parts, randn, same, some_state, weighted_sum, whole
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.autograd import forward_ad
 from torch.func import functional_call
 
 import longlag as ll
@@ -100,6 +102,42 @@ def test_per_sequence_gradients_with_vmap(name):
     for b in range(2):
         alone = torch.func.grad(loss)(weights, x[:, b])
         same({key: value[b] for key, value in found.items()}, alone)
+
+
+@every_layer
+@pytest.mark.filterwarnings("ignore:.torch.jit.script")  # torch's own, on first use
+def test_forward_mode_derivatives_agree_with_backward_ones(name):
+    """⟨v, J u⟩ = ⟨Jᵀ v, u⟩ for random u and v; the engine of a plain call gives the right-hand side."""
+    layer, x, u = LAYERS[name](engine="auto"), randn(4, 2, 3), randn(4, 2, 3, seed=1)
+    with forward_ad.dual_level():
+        along = forward_ad.unpack_dual(layer(forward_ad.make_dual(x, u))[0]).tangent
+    y = layer(x.requires_grad_())[0]
+    v = randn(*y.shape, seed=2)
+    assert abs((v * along).sum() - (torch.autograd.grad(y, x, v)[0] * u).sum()) < 1e-10
+
+
+@every_layer
+def test_autocast_takes_inputs_and_states_of_low_precision(name):
+    layer, x = LAYERS[name](engine="auto", dtype=torch.float32), randn(4, 2, 3, dtype=torch.float32)
+    y, state = layer(x)
+    low = whole([part.bfloat16() for part in parts(state)])
+    wanted = layer(x, state)[0] if parts(state) else y
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = layer(x.bfloat16(), low if parts(state) else None)[0]
+    assert (found - wanted).abs().max() < 0.05 * (1 + wanted.abs().max())
+    with pytest.raises(TypeError, match=r"input must be torch.float32 like the weights, got torch.bfloat16"):
+        layer(x.bfloat16())
+
+
+@every_layer
+def test_fake_tensors_have_the_shapes_of_real_ones(name):
+    layer, x = LAYERS[name](engine="auto"), randn(4, 2, 3)
+    y, state = layer(x)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fake, fake_state = layer(mode.from_tensor(x))
+    for real, shadow in zip((y, *parts(state)), (fake, *parts(fake_state)), strict=True):
+        assert isinstance(shadow, FakeTensor)
+        assert shadow.shape == real.shape
 
 
 @every_layer

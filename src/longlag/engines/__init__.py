@@ -6,6 +6,7 @@ from longlag.engines._arguments import Norm as Norm
 from longlag.engines._arguments import Weights as Weights
 from longlag.engines._choose import check as check
 from longlag.engines._choose import choose as choose
+from longlag.engines._choose import intercepted as intercepted
 from longlag.engines._run import run as run
 
 

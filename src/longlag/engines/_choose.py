@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 NAMES = ("reference", "cpu")
 CPU_DTYPES = (torch.float32, torch.float64)
@@ -31,6 +32,12 @@ def choose(request: str, x: Tensor) -> tuple[str, str]:
     return "cpu", "compiled kernels for float32 and float64 on the CPU"
 
 
+def intercepted(x: Tensor) -> bool:
+    """Whether torch hands operations on x to somebody else: fake tensors, say, have no numbers."""
+    own = type(x).__torch_dispatch__  # pyright: ignore[reportAttributeAccessIssue]
+    return own is not torch._C._disabled_torch_dispatch_impl or torch._C._len_torch_dispatch_stack() > 0
+
+
 def _obstacle(x: Tensor) -> str | None:
     """Why the CPU engine cannot serve, if it cannot."""
     if not x.is_cpu:
@@ -39,4 +46,6 @@ def _obstacle(x: Tensor) -> str | None:
         return f"the input is {x.dtype}"
     if torch._C._are_functorch_transforms_active():
         return "torch.func transforms need operations they can transform"
+    if forward_ad._current_level >= 0:
+        return "forward-mode derivatives need operations that have them"
     return None

@@ -68,6 +68,13 @@ def like(owner: str, argument: str, value: Any, weight: Tensor) -> Tensor:
     return value
 
 
+def autocast(value: Any, weight: Tensor) -> Any:
+    """Under autocast an input may have any precision; layers compute in that of their weights."""
+    if not isinstance(value, Tensor) or not torch.amp.is_autocast_available(device := value.device.type):
+        return value
+    return value.to(weight.dtype) if value.is_floating_point() and torch.is_autocast_enabled(device) else value
+
+
 def enter(
     owner: str,
     x: Any,
@@ -79,7 +86,7 @@ def enter(
 ) -> Sequences:
     """Check an input (T, B, I), (B, T, I) if ``batch_first``, or (T, I) unbatched."""
     if not isinstance(x, Tensor) or x.dtype is not weight.dtype or x.device != weight.device:
-        like(owner, "input", x, weight)  # says what is wrong
+        x = like(owner, "input", autocast(x, weight), weight)  # says what is wrong
     shape = x.shape
     batched = len(shape) == 3
     if not batched and len(shape) != 2:
@@ -143,11 +150,11 @@ def enter_state(
         got = f"{len(parts)} parts" if isinstance(parts, tuple | list) else type(state).__name__
         kind = "a tensor" if len(names) == 1 else f"a tuple of {len(names)} tensors"
         raise ValueError(f"{owner}: state must be {kind} ({', '.join(names) or 'none'}), got {got}")
+    parts = tuple(like(owner, f"state {name}", autocast(part, weight), weight) for name, part in zip(names, parts))
     for name, part, shape in zip(names, parts, shapes):
-        like(owner, f"state {name}", part, weight)
         if part.shape != shape:
             raise ValueError(f"{owner}: state {name} must have shape {shape}, got {tuple(part.shape)}")
-    return tuple(parts)
+    return parts
 
 
 def check_finite(owner: str, state_dict: dict[str, Any], prefix: str = "") -> None:

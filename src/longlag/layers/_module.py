@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from longlag.layers._door import Sequences, check_finite, enter, like
+from longlag.layers._door import Sequences, autocast, check_finite, enter, like
 
 State = Tensor | tuple[Tensor, ...]
 
@@ -38,7 +38,7 @@ class Layer(nn.Module, abc.ABC):
             raise ValueError(f"{self._name}: step needs bidirectional=False: the other direction reads the future")
         if self.training and self.recurrent_dropout:
             raise ValueError(f"{self._name}: step needs recurrent_dropout=0 or eval(): a mask lasts a whole sequence")
-        like(self._name, "input", x_t, self._weight)
+        like(self._name, "input", autocast(x_t, self._weight), self._weight)
         if x_t.dim() not in (1, 2):
             raise ValueError(f"{self._name}: input of step must be (B, I) or (I,), got shape {tuple(x_t.shape)}")
         time = 1 if self.batch_first and x_t.dim() == 2 else 0

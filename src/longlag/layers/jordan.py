@@ -190,6 +190,7 @@ class Jordan(Network):
             f"feedback={self.feedback!r}": self.feedback not in ("soft", "logits"),
             "recurrent_dropout": mask is not None,
             "torch.compile": torch.compiler.is_compiling(),
+            "tensors without numbers": not torch.compiler.is_compiling() and engines.intercepted(x),
             "targets with gradients": targets is not None and targets.requires_grad,
         }
         found = [text for text, there in obstacles.items() if there]

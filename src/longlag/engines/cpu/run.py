@@ -20,6 +20,7 @@ from longlag.cells import Cell
 from longlag.cells._cell import KNOWN
 from longlag.engines import reference
 from longlag.engines._arguments import Norm, Weights, resets_backwards, zeros_for
+from longlag.engines._choose import intercepted
 from longlag.engines.cpu.lstm97 import Blocks
 from longlag.engines.cpu.plan import Pass, Plan, plan
 from longlag.engines.cpu.program import numbers_in, program
@@ -60,9 +61,10 @@ def run(
     reverse: bool,
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """See `longlag.engines.run`."""
-    compiling = torch.compiler.is_compiling()
-    if not compiling:  # as `Function.apply` does; weights do not leave torch.func
-        x, state = unwrap_if_dead(x), [value if value is None else unwrap_if_dead(value) for value in state]
+    as_operator = torch.compiler.is_compiling() or intercepted(x)  # something that torch sees
+    if not as_operator:  # as `Function.apply` does; weights do not leave torch.func
+        x = unwrap_if_dead(x)
+        state = [value if value is None else unwrap_if_dead(value) for value in state] if state else ()
     W, b, U, b_recurrent, params, norm = w
     only_y = len(cell.gates) - len(cell.input_gates)
     if b_recurrent is None and only_y:
@@ -87,7 +89,7 @@ def run(
     extras = None
     if eps or mask is not None or lengths is not None or reset is not None:
         extras = Extras(eps, mask, lengths, reset)
-    if compiling:
+    if as_operator:
         words = cell.key, list(given), list(given.values()), reverse, eps, mask, lengths, reset
         results = torch.ops.longlag.recurrent(*words)
         return results[0], tuple(results[1:-1])
