@@ -75,24 +75,17 @@ def autocast(value: Any, weight: Tensor) -> Any:
     return value.to(weight.dtype) if value.is_floating_point() and torch.is_autocast_enabled(device) else value
 
 
-def enter(
-    owner: str,
-    x: Any,
-    weight: Tensor,
-    input_size: int,
-    batch_first: bool,
-    lengths: Any = None,
-    reset: Any = None,
-) -> Sequences:
-    """Check an input (T, B, I), (B, T, I) if ``batch_first``, or (T, I) unbatched."""
+def enter(layer: Any, x: Any, lengths: Any, reset: Any) -> Sequences:
+    """Check a layer's input (T, B, I), (B, T, I) if ``batch_first``, or (T, I) unbatched."""
+    owner, weight, batch_first = layer._name, layer._weight, layer.batch_first
     if not isinstance(x, Tensor) or x.dtype is not weight.dtype or x.device != weight.device:
         x = like(owner, "input", autocast(x, weight), weight)  # says what is wrong
     shape = x.shape
     batched = len(shape) == 3
     if not batched and len(shape) != 2:
         raise ValueError(f"{owner}: input must have 2 or 3 dimensions, got shape {tuple(shape)}")
-    if shape[-1] != input_size:
-        raise ValueError(f"{owner}: input must have {input_size} features, got shape {tuple(shape)}")
+    if shape[-1] != layer.input_size:
+        raise ValueError(f"{owner}: input must have {layer.input_size} features, got shape {tuple(shape)}")
     if not batched:
         x = x.unsqueeze(1)
     elif batch_first:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from longlag.layers._door import Sequences, autocast, check_finite, enter, like
+from longlag.layers._door import autocast, check_finite, enter, like
 
 State = Tensor | tuple[Tensor, ...]
 
@@ -45,8 +45,7 @@ class Layer(nn.Module, abc.ABC):
         y, new = self(x_t.unsqueeze(time), state)
         return y.squeeze(time), new
 
-    def _enter(self, x: Tensor, lengths: Tensor | None, reset: Tensor | None) -> Sequences:
-        return enter(self._name, x, self._weight, self.input_size, self.batch_first, lengths, reset)
+    _enter = enter
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """As in torch, but a call that fails changes nothing."""

@@ -43,6 +43,8 @@ class Recurrent(Stack):
     (torch.Size([10, 3, 8]), torch.Size([1, 3, 8]))
     """
 
+    weight_ih_l0: Tensor
+
     def __init__(
         self,
         cell: Cell,
@@ -124,7 +126,8 @@ class Recurrent(Stack):
 
     @property
     def _weight(self) -> Tensor:
-        return self._values(["weight_ih_l0"])[0]
+        weight = self._parameters.get("weight_ih_l0")
+        return self.weight_ih_l0 if weight is None else weight
 
     def _values(self, names: list[str | None]) -> list[Any]:
         """Weights. Parameters are found faster in their dictionary; what is parametrised or pruned is an attribute."""

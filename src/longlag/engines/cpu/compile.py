@@ -33,11 +33,14 @@ def machine_code(function: Callable[..., None], signature: Any = KERNEL) -> byte
 
 @intrinsic
 def flat(typing, address, number):
-    """The numbers from this address on, as an array of one dimension (its length is not known)."""
+    """The numbers from this address on, as an array of one dimension; its length is not known.
+
+    With length 0 what Python does to negative indices (add the length) costs nothing, and loops become vectors.
+    """
     kind = types.Array(number.dtype, 1, "C")
 
     def codegen(context, builder, signature, arguments):
-        return _array(context, builder, kind, lambda pointer: builder.inttoptr(arguments[0], pointer), _index(2**60))
+        return _array(context, builder, kind, lambda pointer: builder.inttoptr(arguments[0], pointer), _index(0))
 
     return kind(address, number), codegen
 
