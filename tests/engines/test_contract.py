@@ -26,29 +26,34 @@ def problem(cell, dtype, *, T, B, inputs, H, norm, ragged, reset, mask):
         value = (torch.rand(*shape, dtype=torch.float64, generator=generator) * 2 - 1) * scale
         return value.to(dtype).requires_grad_()
 
-    gx, gy, only_y = len(cell.input_gates), len(cell.recurrent_gates), len(cell.gates) - len(cell.input_gates)
+    gx, gy = len(cell.input_gates), len(cell.recurrent_gates)
     given = {
         "x": draw(T, B, inputs),
         "W": draw(gx * H, inputs, scale=inputs**-0.5),
-        "b": draw(gx * H, scale=0.5),
+        "b": (draw(gx * H, scale=0.5), draw(gy * H, scale=0.5)) if cell.dense else draw(gx * H, scale=0.5),
         "U": draw(gy * H, H, scale=H**-0.5) if cell.dense else None,
         "state": [draw(B, H) for _ in cell.fed_back],
         "params": [(draw(H, scale=0.2).detach() + 0.9).requires_grad_() for _ in cell.params],
     }
     options = {
-        "bias": draw(only_y, H) if only_y else None,
         "norm": Norm(draw(len(cell.gates), H), draw(len(cell.gates), H), 1e-5) if norm else None,
         "mask": (torch.rand(B, H, generator=generator) < 0.7).to(dtype) if mask else None,
         "lengths": torch.randint(1, T + 1, (B,), generator=generator) if ragged else None,
         "reset": torch.rand(T, B, generator=generator) < 0.3 if reset else None,
     }
-    leaves = [given["x"], given["W"], given["b"], given["U"], options["bias"], *(options["norm"] or ())[:2]]
-    return given, options, [v for v in [*leaves, *given["state"], *given["params"]] if v is not None]
+    return given, options, leaves_of(given, options["norm"])
+
+
+def leaves_of(given, norm):
+    """All that gradients are wanted for."""
+    biases = given["b"] if isinstance(given["b"], tuple) else [given["b"]]
+    leaves = [given["x"], given["W"], *biases, given["U"], *(norm or ())[:2], *given["state"], *given["params"]]
+    return [value for value in leaves if value is not None]
 
 
 def results(engine, cell, given, options, leaves, reverse):
     x, W, b, U, state, params = given.values()
-    w = Weights(W, b, U, options["bias"], tuple(params), options["norm"])
+    w = Weights(W, b, U, None, tuple(params), options["norm"])
     how = {name: options[name] for name in ("mask", "lengths", "reset")}
     y, final = engines.run(engine, cell, x, w, state, **how, reverse=reverse)
     weights = torch.Generator().manual_seed(7)
@@ -77,8 +82,7 @@ def in_float64(given, options):
     )
     norm = options["norm"] and Norm(*(v.detach().double().requires_grad_() for v in options["norm"][:2]), 1e-5)
     given, options = wide[0], {**wide[1], "norm": norm}
-    leaves = [given["x"], given["W"], given["b"], given["U"], options["bias"], *(norm or ())[:2]]
-    return given, options, [v for v in [*leaves, *given["state"], *given["params"]] if v is not None]
+    return given, options, leaves_of(given, norm)
 
 
 CASES = [
@@ -125,19 +129,21 @@ def test_every_layer_equals_the_reference(name):
 
 @pytest.mark.parametrize("steps", [1, 5])
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("name", ["lstm", "gru", "leaky", "net_feedback"])
-def test_no_state_is_zeros_and_two_biases_are_added(name, reverse, steps):
+@pytest.mark.parametrize("biases", [0, 1, 2])
+@pytest.mark.parametrize("name", ["lstm", "gru", "leaky", "user_everything", "net_feedback"])
+def test_no_state_is_zeros_and_biases_may_be_missing(name, biases, reverse, steps):
     cell, gathered = helpers.CELLS[name], []
-    given, options, leaves = problem(
+    given, options, _ = problem(
         cell, torch.float64, T=steps, B=3, inputs=2, H=5, norm=False, ragged=False, reset=False, mask=False
     )
-    leaves = [value for value in leaves if not any(value is part for part in given["state"])]
-    other = torch.randn_like(given["b"]).requires_grad_()
+    first = given["b"][0] if cell.dense else given["b"]
+    given["b"] = (None, first, given["b"])[biases]
+    leaves = leaves_of({**given, "state": []}, None)
     for engine in ("cpu", "reference"):
-        bare = {**given, "b": (given["b"], other), "state": [None] * len(given["state"])}
-        gathered.append(results(engine, cell, bare, options, [*leaves, other], reverse))
-    zeros = {**given, "b": given["b"] + other, "state": [torch.zeros_like(part) for part in given["state"]]}
-    gathered.append(results("cpu", cell, zeros, options, [*leaves, other], reverse))
+        bare = {**given, "state": [None] * len(given["state"])}
+        gathered.append(results(engine, cell, bare, options, leaves, reverse))
+    zeros = {**given, "state": [torch.zeros_like(part) for part in given["state"]]}
+    gathered.append(results("cpu", cell, zeros, options, leaves, reverse))
     for ours in (gathered[0], gathered[2]):
         assert_same(ours, gathered[1], torch.float64)
 
@@ -167,7 +173,8 @@ def test_an_empty_batch():
 
 @pytest.mark.parametrize("B", [1, 2, 7])  # fewer sequences than threads: the sums for W and U may still be shared
 @pytest.mark.parametrize("pool", [False, True])
-def test_results_are_the_same_bits_for_any_number_of_threads(monkeypatch, pool, B):
+@pytest.mark.parametrize("name", ["lstm", "gru"])
+def test_results_are_the_same_bits_for_any_number_of_threads(monkeypatch, name, pool, B):
     from longlag.engines.cpu import plan, program, team
 
     assert team._with_openmp()  # that of torch
@@ -175,17 +182,21 @@ def test_results_are_the_same_bits_for_any_number_of_threads(monkeypatch, pool, 
         monkeypatch.setattr(team, "_with_openmp", lambda: None)
     monkeypatch.setattr(program, "WORTH_A_THREAD", 1)
     plan.plan.cache_clear()  # it remembers how work was shared
-    cell = helpers.CELLS["lstm"]
-    drawn = problem(cell, torch.float32, T=9, B=B, inputs=5, H=37, norm=False, ragged=True, reset=True, mask=True)
-    try:
-        gathered = []
-        for threads in (1, 2, 3, 7):
-            torch.set_num_threads(threads)
-            gathered.append(results("cpu", cell, *drawn, False))
-    finally:
-        torch.set_num_threads(1)
-    for other in gathered[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(gathered[0], other))
+    cell = helpers.CELLS[name]
+    for plain in (False, True):  # the second time without a state, too
+        how = dict.fromkeys(("ragged", "reset", "mask"), not plain)
+        given, options, leaves = problem(cell, torch.float32, T=9, B=B, inputs=5, H=37, norm=False, **how)
+        if plain:
+            given["state"], leaves = (), leaves_of({**given, "state": []}, None)
+        try:
+            gathered = []
+            for threads in (1, 2, 3, 7):
+                torch.set_num_threads(threads)
+                gathered.append(results("cpu", cell, given, options, leaves, False))
+        finally:
+            torch.set_num_threads(1)
+        for other in gathered[1:]:
+            assert all(torch.equal(a, b) for a, b in zip(gathered[0], other))
 
 
 def test_fewer_threads_than_asked_for_do_all_the_work():
@@ -218,8 +229,8 @@ def test_opcheck_and_compile():
         cell, torch.float64, T=3, B=2, inputs=2, H=5, norm=True, ragged=True, reset=True, mask=False
     )
     norm = options["norm"]
-    names = ["x", "W", "b_x", "U", "bias_y", "y_0", "gamma", "beta"]
-    tensors = [given["x"], given["W"], given["b"], given["U"], options["bias"], *given["state"], norm.weight, norm.bias]
+    names = ["x", "W", "b_x", "b_too", "U", "y_0", "gamma", "beta"]
+    tensors = [given["x"], given["W"], *given["b"], given["U"], *given["state"], norm.weight, norm.bias]
     torch.library.opcheck(
         torch.ops.longlag.recurrent.default,
         (cell.key, names, tensors, False, norm.eps, None, options["lengths"], options["reset"]),

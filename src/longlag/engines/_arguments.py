@@ -30,18 +30,31 @@ class Norm(NamedTuple):
         return cls(weight * kappa, bias, eps * kappa**2)
 
 
-Biases = Tensor | tuple[Tensor, Tensor] | None  # of the net inputs; two are added
-
-
 class Weights(NamedTuple):
-    """What a layer hands to an engine: H units, Gx gates with a row in W, Gy with a row in U."""
+    """What a layer hands to an engine: H units, Gx gates with a row in W, Gy with a row in U.
+
+    A gate has the sum of its rows in two biases. They come apart, as the pair (bias_ih, bias_hh), or `together`.
+    """
 
     W: Tensor  # (Gx·H, I)
-    b: Any = None  # Biases (Gx·H,): bias_ih, plus bias_hh of the gates that have a row in both
+    b: Any = None  # (Gx·H,), or the pair (Gx·H,), (Gy·H,)
     U: Tensor | None = None  # (Gy·H, H)
-    b_recurrent: Tensor | None = None  # (recurrent-only gates, H)
+    b_recurrent: Tensor | None = None  # (recurrent-only gates, H), if they are together
     params: tuple[Tensor, ...] = ()  # each (H,)
     norm: Norm | None = None
+
+    def together(self, cell: Any) -> Weights:
+        """The same with biases added: b of the gates with a row in W, b_recurrent of the others."""
+        if not isinstance(self.b, tuple):
+            return self
+        b, b_hh = self.b
+        if cell.input_gates == cell.recurrent_gates:
+            return self._replace(b=b + b_hh)
+        H = self.W.shape[0] // len(cell.input_gates)
+        rows = dict(zip(cell.recurrent_gates, b_hh.view(-1, H).unbind(0)))
+        both = [rows[gate] if gate in rows else b.new_zeros(H) for gate in cell.input_gates]
+        only = [row for gate, row in rows.items() if gate not in cell.input_gates]
+        return self._replace(b=b + torch.cat(both), b_recurrent=torch.stack(only) if only else None)
 
 
 def zeros_for(cell: Any, x: Tensor, W: Tensor, state: Sequence[Tensor | None]) -> tuple[Tensor, ...]:

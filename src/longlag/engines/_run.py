@@ -40,6 +40,7 @@ def run(
     """
     if choose(request, x)[0] == "cpu":
         return _cpu().run(cell, x, w, state, mask, lengths, reset, reverse)
+    w = w.together(cell)
     y, ends = reference.run(
         cell, reference.net_inputs(cell, x, w.W, w.b), w.U, zeros_for(cell, x, w.W, state), w.params,
         bias=w.b_recurrent, norm=w.norm, mask=mask, lengths=lengths, reset=reset, reverse=reverse,

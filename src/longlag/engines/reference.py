@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import layer_norm, linear
 
 from longlag.cells import Cell
-from longlag.engines._arguments import Biases, Norm, resets_backwards
+from longlag.engines._arguments import Norm, resets_backwards
 
 State = tuple[Tensor, ...]
 
@@ -61,9 +61,8 @@ def _where(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
     return torch.where(condition.view(-1, *[1] * (no.dim() - 1)), yes, no)
 
 
-def net_inputs(cell: Cell, x: Tensor, W: Tensor, b: Biases) -> Tensor:
+def net_inputs(cell: Cell, x: Tensor, W: Tensor, b: Tensor | None) -> Tensor:
     """W x(t) + b for all steps, (T, B, Gx, H)."""
-    b = b[0] + b[1] if isinstance(b, tuple) else b
     return linear(x, W, b).unflatten(-1, (len(cell.input_gates), -1))
 
 

@@ -136,26 +136,18 @@ class Recurrent(Stack):
 
     def weights(self, k: int) -> Weights:
         """The weights of layer k as the equations name them; k counts layers, then directions."""
-        w = self._weights_apart(k)
-        return w._replace(b=w.b[0] + w.b[1]) if isinstance(w.b, tuple) else w
+        return self._weights_apart(k).together(self.cell)
 
     def _weights_apart(self, k: int) -> Weights:
-        """The same, but two biases that are added stay two: engines add them faster than autograd."""
-        cell, H = self.cell, self.hidden_size
+        """The same, but biases that are added stay two: engines add them faster than autograd."""
+        cell, norm = self.cell, None
         W, U, b, b_hh, gamma, beta = self._values(self._names[k])
-        b_recurrent = norm = None
-        if b is not None and b_hh is not None and cell.input_gates == cell.recurrent_gates:
+        if b is not None and b_hh is not None:
             b = b, b_hh
-        elif b is not None and b_hh is not None:
-            rows = dict(zip(cell.recurrent_gates, b_hh.view(-1, H).unbind(0)))
-            both = [rows[gate] if gate in rows else b.new_zeros(H) for gate in cell.input_gates]
-            b = b + torch.cat(both)
-            only = [row for gate, row in rows.items() if gate not in cell.input_gates]
-            b_recurrent = torch.stack(only) if only else None
         if gamma is not None and beta is not None:
             norm = (engines.Norm.of_paper if self.norm == "layer" else engines.Norm)(gamma, beta, EPS)
         params = tuple(self._values([name + self._suffix(k) for name in cell.params])) if cell.params else ()
-        return Weights(W, b, U, b_recurrent, params, norm)
+        return Weights(W, b, U, None, params, norm)
 
     def _run(
         self, k: int, x: Tensor, state: tuple[Tensor, ...] | None, sequences: _door.Sequences, mask: Tensor | None

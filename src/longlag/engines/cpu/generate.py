@@ -20,6 +20,7 @@ from longlag.cells._code import Printer
 from longlag.engines.cpu.templates import (
     BACK_THROUGH_U,
     BACK_THROUGH_W,
+    FIRST_STEP,
     HEAD,
     NET,
     NORMALISE,
@@ -149,14 +150,14 @@ class Writer:
         cell = self.cell
         names = [*SIZES, *self.extra, "PW", "scratch", "a", *(["PU", "source"] if cell.dense else [])]
         names += ["rec"] * self.own_rec + [f"{s}_all" for s in cell.states] + ["x", "W", *["U"] * cell.dense]
-        names += ["bias_y"] * bool(self.only_y) + [f"{s}_0" for s in cell.fed_back]
+        names += ["b_too"] * cell.dense + [f"{s}_0" for s in cell.fed_back]
         names += [f"{p}_all" for p in cell.params]
         names += ["gamma", "beta", "eps"] if self.norm else []
         return [*names, "mask", "lengths", "reset", "out"]
 
     def forward_names(self) -> list[str]:
         """What stands in the table of ``forward``."""
-        return [*self.shared_names(), "b_x", "b_too", *(f"{s}_end" for s in self.cell.fed_back), "save"]
+        return [*self.shared_names(), "b_x", *(f"{s}_end" for s in self.cell.fed_back), "save"]
 
     def backward_names(self) -> list[str]:
         """What stands in the table of ``backward``."""
@@ -237,7 +238,8 @@ class Writer:
         if self.own_rec:
             lines += [f"at_r = (t_r * B + b) * {len(cell.recurrent_gates)} * H"]
             lines += [f"u_{g} = row(rec, at_r + {k} * H, H)" for k, g in enumerate(cell.recurrent_gates)]
-        lines += [f"b_{g} = row(bias_y, {k} * H, H)" for k, g in enumerate(self.only_y)]
+        for g in self.only_y:
+            lines += [f"b_{g} = row(b_too, {cell.recurrent_gates.index(g)} * H, H) if b_too_given else zero"]
         for k, g in enumerate(cell.gates if self.norm else ()):
             lines += [f"for j in range(H): sum_row[j] = {' + '.join(f'{r}[j]' for r in self.raw_terms(g))}"]
             lines += [f"n_{g}, r_{g} = row(normal, {2 * k} * H, H), row(normal, {2 * k + 1} * H, H)"]
@@ -264,8 +266,11 @@ class Writer:
             end += [f"last_row = row({array}, (end * B + b) * {w}, {w})"]
             end += [f"last_row = last_row if count > 0 else row({s}_0, b * {s}_0_apart, {w})"]
             end += [f"for j in range({w}): {s}_end[b * {w} + j] = last_row[j]"]
-        rows = [*CLEAR, "for j in range(Gx * H):"]
-        rows += ["    bias[j] = (b_x[j] if b_x_given else number(0)) + (b_too[j] if b_too_given else number(0))"]
+        rows = [*CLEAR, "for j in range(Gx * H): bias[j] = b_x[j] if b_x_given else number(0)"]
+        for k, g in enumerate(cell.input_gates):
+            if g in cell.recurrent_gates:
+                rows += ["if b_too_given:", "    for j in range(H):"]
+                rows += [f"        bias[{k} * H + j] += b_too[{cell.recurrent_gates.index(g)} * H + j]"]
         rows += ["low = 0", "for n in range(T):", *_indent(loop), "    for b in range(first, last):", *_indent(body, 2)]
         rows += ["for b in range(first, last):", *_indent(end)] if cell.fed_back else []
         lines = [*self.prologue(names), *_stage(PACK, self.packing(1, "")), *_stage(ROWS, rows)]
@@ -321,9 +326,10 @@ class Writer:
                 w = self.wide(s)
                 rows += _indent([f"for j in range(b * {w}, b * {w} + {w}): d_{s}[j] = number(0)"], 4)
         lines = [*self.prologue(names), *_stage(PACK, self.packing(0, "if dx_given: ")), *_stage(ROWS, rows)]
-        lines += _stage(SUM_W, SUM_OF_W.splitlines())
+        lines += _stage(SUM_W, SUM_OF_W.format(db_too="0" if self.own_rec else "db_too").splitlines())
         if cell.dense:
-            lines += _stage(SUM_U, SUM_OF_U.format(d="dRec" if self.own_rec else "dA").splitlines())
+            errors = {"d": "dRec", "db_too": "db_too"} if self.own_rec else {"d": "dA", "db_too": "0"}
+            lines += _stage(SUM_U, [*SUM_OF_U.format(**errors).splitlines(), *(FIRST_STEP.splitlines() * self.own_rec)])
         return _function("backward", KERNEL_ARGUMENTS, lines, options="")
 
     def norm_sums(self) -> dict[str, int]:

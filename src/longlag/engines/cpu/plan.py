@@ -29,15 +29,16 @@ TARGETS = {
     "x": Target("dx"),
     "W": Target("dW", SUM_W),
     "b_x": Target("db", SUM_W),
-    "b_too": Target("db_too", SUM_W),
     "U": Target("dU", SUM_U),
     "gamma": Target("dGamma", each=True),
     "beta": Target("dBeta", each=True),
 }
 
 
-def target_of(name: str) -> Target:
-    """Of the gradient of the tensor with this name."""
+def target_of(name: str, own_rec: bool) -> Target:
+    """Of the gradient of the tensor with this name; ``own_rec``: U y stands apart from W x."""
+    if name == "b_too":
+        return Target("db_too", SUM_U if own_rec else SUM_W)
     if name.endswith("_all"):  # the cell's params
         return Target(f"d_{name.removesuffix('_all')}_sum", each=True)
     return TARGETS.get(name) or Target(f"d_{name}")
@@ -98,7 +99,10 @@ class Plan:
         return self._backward[needed]
 
     def _plan_backward(self, needed: tuple[bool, ...]) -> Pass:
-        targets, places = [target_of(name) for name in self.names], self.program.places["backward"]
+        targets, places = (
+            [target_of(name, self.program.own_rec) for name in self.names],
+            self.program.places["backward"],
+        )
         stages = 0
         for target, need in zip(targets, needed):
             stages |= target.stage if need else 0
@@ -125,7 +129,7 @@ class Plan:
 def _check(cell: Any, sizes: dict[str, tuple[int, ...]], H: int) -> None:
     """Refuse what is missing or of another shape: kernels would read beyond its end."""
     (_, B, I), G, Gx, Gy = sizes["x"], len(cell.gates), len(cell.input_gates), len(cell.recurrent_gates)
-    right: dict[str, tuple[int, ...]] = {"W": (Gx * H, I), "b_x": (Gx * H,), "b_too": (Gx * H,), "bias_y": (G - Gx, H)}
+    right: dict[str, tuple[int, ...]] = {"W": (Gx * H, I), "b_x": (Gx * H,), "b_too": (Gy * H,)}
     right |= {"U": (Gy * H, H), "gamma": (G, H), "beta": (G, H), **{f"{p}_all": (H,) for p in cell.params}}
     right |= {f"{s}_0": (B, sizes.get(f"{s}_0", (B, H))[-1]) for s in cell.fed_back}
     must = {*sizes, *(f"{p}_all" for p in cell.params), *(["U"] if cell.dense else [])} - {"x"}

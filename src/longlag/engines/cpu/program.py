@@ -29,7 +29,6 @@ class Room(NamedTuple):
     kept: int  # numbers in the block for the backward pass
     memory: int  # and in the block for the time of the call
     table: array  # sizes and places are in it, addresses are not
-    d_rec: int = 0  # where the errors of rec begin
     tiles: tuple[tuple[int, int], ...] = ()  # of the sums for W and U: how many, and their threads
 
 
@@ -40,7 +39,6 @@ class Program:
         self.cell, self.dtype, self.norm = cell, dtype, norm
         self.input_gates, self.recurrent_gates = len(cell.input_gates), len(cell.recurrent_gates)
         self.own_rec = cell.dense and cell.input_gates != cell.recurrent_gates
-        self.only_y = [k for k, gate in enumerate(cell.recurrent_gates) if gate not in cell.input_gates]
         self.number = {"float32": 4, "float64": 8}[dtype]
         self.width = machine.VECTORS * machine.VECTOR_BYTES // self.number  # columns of a packed matrix's panel
         self.name = re.sub(r"\W", "_", f"{cell.name}_{dtype}{'_norm' if norm else ''}")
@@ -124,8 +122,7 @@ class Program:
                 at += _even(size)
         table = array("q", [words.get(name, 0) for name in self.names[part]])
         n_kept, n_memory = numbers_in(kept), numbers_in(memory)
-        d_rec = words.get("dRec", words.get("dA", 0)) // number
-        return Room((T, B, H), threads, n_kept, n_memory, table, d_rec, tuple(tiles))
+        return Room((T, B, H), threads, n_kept, n_memory, table, tuple(tiles))
 
     def kept(self, T: int, B: int, rows: int, widths: Sequence[int], plain: bool) -> dict[str, int]:
         """Numbers that the backward pass reads: states, net inputs, U y where that stands apart, what U read."""

@@ -66,9 +66,7 @@ def run(
         x = unwrap_if_dead(x)
         state = [value if value is None else unwrap_if_dead(value) for value in state] if state else ()
     W, b, U, b_recurrent, params, norm = w
-    only_y = len(cell.gates) - len(cell.input_gates)
-    if b_recurrent is None and only_y:
-        b_recurrent = x.new_zeros(only_y, W.shape[0] // len(cell.input_gates))
+    assert b_recurrent is None, "the kernels take biases apart"
     given = {"x": x, "W": W}
     if isinstance(b, tuple):
         given["b_x"], given["b_too"] = b
@@ -76,8 +74,6 @@ def run(
         given["b_x"] = b
     if U is not None:
         given["U"] = U
-    if b_recurrent is not None:
-        given["bias_y"] = b_recurrent
     for s, value in zip(cell.fed_back, state):
         if value is not None:
             given[f"{s}_0"] = value
@@ -127,12 +123,12 @@ def _differentiable_gradients(
         raise RuntimeError("engine 'cpu' cannot differentiate LSTM97 twice; engine='reference' can")
     named, extras = dict(zip(call.names, given)), call.extras or Extras()
     x, W, b, gamma = named["x"], named["W"], named.get("b_x"), named.get("gamma")
-    biases = (b, named["b_too"]) if b is not None and "b_too" in named else b
+    w = Weights(W, (b, named["b_too"]) if "b_too" in named else b).together(cell)
     norm = None if gamma is None else Norm(gamma, named["beta"], extras.eps)
     state = zeros_for(cell, x, W, [named.get(f"{s}_0") for s in cell.fed_back])
     y, ends = reference.run(
-        cell, reference.net_inputs(cell, x, W, biases), named.get("U"), state, [named[f"{p}_all"] for p in cell.params],
-        bias=named.get("bias_y"), norm=norm, mask=extras.mask, lengths=extras.lengths, reset=extras.reset,
+        cell, reference.net_inputs(cell, x, W, w.b), named.get("U"), state, [named[f"{p}_all"] for p in cell.params],
+        bias=w.b_recurrent, norm=norm, mask=extras.mask, lengths=extras.lengths, reset=extras.reset,
         reverse=call.reverse,
     )  # fmt: skip
     wanted = [value for value, need in zip(given, needed) if need]
@@ -180,10 +176,6 @@ def _backward(
     gradients: list[Tensor | None] = [None] * len(given)
     for k, d in zip(this.computed, found):
         gradients[k] = d.sum(0) if k in this.each else d
-    if "bias_y" in call.names:
-        (T, B, H), gates = this.room.shape, plan.program.recurrent_gates
-        d_rec = memory[this.room.d_rec :][: T * B * H * gates].view(T, B, gates, H)
-        gradients[call.names.index("bias_y")] = d_rec[:, :, plan.program.only_y].sum((0, 1))
     return gradients
 
 

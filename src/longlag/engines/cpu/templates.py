@@ -132,7 +132,7 @@ if dx_given and n % chunk == 0:
 """
 SUM_OF_W = """\
 until = tiles_W if stage & 2 else last  # alone, or one of several pieces
-words = (address(dA, 0), Gx * H, K, address(x, 0), K, 0, I, dW, db, db_too)
+words = (address(dA, 0), Gx * H, K, address(x, 0), K, 0, I, dW, db, {db_too})
 call(outer_W, words + (outer_scratch, 0 if stage & 2 else first, until, piece))
 """
 
@@ -147,6 +147,14 @@ elif y_0_apart == 0:  # the first step read zeros
     early = address(out, B * H if reverse != 0 else 0)
 elif reverse != 0:
     early, split, late = address(out, B * H), K - B, early
-words = (errors, Gy * H, count, early, split, late, H, dU, 0, 0)
+words = (errors, Gy * H, count, early, split, late, H, dU, {db_too}, 0)
 call(outer_U, words + (outer_scratch, 0 if stage & 2 else first, until, piece))
+"""
+
+FIRST_STEP = """\
+if db_too != 0 and y_0_apart == 0 and not source_given:  # the sums for U went without it
+    sums, at = flat(db_too, number), (T - 1) * B if reverse != 0 else 0
+    for j in range(0 if stage & 2 else first * 8, min(until * 8, Gy * H)):
+        for b in range(B):
+            sums[j] += dRec[(at + b) * Gy * H + j]
 """
