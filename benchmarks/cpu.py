@@ -6,12 +6,11 @@ Every layer is compared with its peer before it is timed; see `longlag bench cpu
 """
 
 import sys
-import time
 
 import torch
 from _rows import append
 
-from longlag.cli.bench import SIZES, check, cpu_cases, first_calls, measure, middle, step
+from longlag.cli.bench import LARGE, check, cpu_cases, first_calls, measure, middle, step, two_threads
 
 
 def main(seconds: float) -> None:
@@ -22,29 +21,14 @@ def main(seconds: float) -> None:
         times = measure({"ours": step(case.ours, x), "theirs": step(case.theirs, x)}, seconds)
         (ours, spread), (theirs, _) = map(middle, times.values())
         append(f"cpu: {case.name} {case.size}", ours * 1e3, "ms", baseline=theirs * 1e3, spread=spread)
-    for case in cpu_cases([SIZES[1], SIZES[3]]):
+    for case in cpu_cases(LARGE):
         if case.name.startswith("LSTM / "):
-            two_threads(case.ours, torch.randn(*case.size[:3]), f"cpu: LSTM, two threads over one {case.size}", seconds)
+            (two, spread), (one, _) = two_threads(case, seconds)
+            torch.set_num_threads(2)  # for the row
+            append(f"cpu: LSTM, two threads over one {case.size}", two * 1e3, "ms", baseline=one * 1e3, spread=spread)
+            torch.set_num_threads(1)
     for name, value in zip(("compiling", "from the cache"), first_calls()):
         append(f"cpu: first call of ll.LSTM in a process, {name}", value, "s")
-
-
-def two_threads(layer: torch.nn.Module, x: torch.Tensor, name: str, seconds: float) -> None:
-    """The wall time of one thread and of two, taking turns."""
-
-    once = step(layer, x)
-
-    def on(threads: int):
-        def call() -> None:
-            torch.set_num_threads(threads)
-            once()
-
-        return call
-
-    (two, spread), (one, _) = map(middle, measure({"two": on(2), "one": on(1)}, seconds, time.perf_counter).values())
-    torch.set_num_threads(2)
-    append(name, two * 1e3, "ms", baseline=one * 1e3, spread=spread)
-    torch.set_num_threads(1)
 
 
 if __name__ == "__main__":

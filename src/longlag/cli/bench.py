@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
@@ -16,6 +17,9 @@ import typer
 SIZES = [(100, 1, 8, 16), (100, 32, 64, 128), (1000, 8, 32, 64), (200, 32, 256, 512)]  # T, B, I, H
 
 
+LARGE = SIZES[1], SIZES[3]  # where a second thread has enough to do
+
+
 @dataclass(frozen=True)
 class Case:
     """Two calls that do the same work; ``same`` says that they compute the same numbers, too."""
@@ -27,7 +31,7 @@ class Case:
     same: bool
 
 
-def cpu_cases(sizes: list[tuple[int, int, int, int]] = SIZES) -> Iterator[Case]:
+def cpu_cases(sizes: Sequence[tuple[int, int, int, int]] = SIZES) -> Iterator[Case]:
     """Every row of the CPU benchmark."""
     import torch
 
@@ -109,6 +113,24 @@ def middle(values: Sequence[float]) -> tuple[float, float]:
     return median, (high - low) / median
 
 
+def two_threads(case: Case, seconds: float) -> list[tuple[float, float]]:
+    """`middle` of our wall time on two threads and on one, taking turns."""
+    import torch
+
+    once, before = step(case.ours, torch.randn(*case.size[:3])), torch.get_num_threads()
+
+    def on(threads: int) -> Callable[[], Any]:
+        def call() -> None:
+            torch.set_num_threads(threads)
+            once()
+
+        return call
+
+    times = measure({"two": on(2), "one": on(1)}, seconds, time.perf_counter)
+    torch.set_num_threads(before)
+    return [middle(values) for values in times.values()]
+
+
 FIRST_CALL = """
 import sys, time, pathlib, torch, longlag
 from longlag.engines.cpu import machine
@@ -141,6 +163,7 @@ def bench(
     """
     import torch
     from rich.console import Console
+    from rich.progress import Progress
     from rich.table import Table
 
     if what != "cpu":
@@ -148,13 +171,23 @@ def bench(
     torch.set_num_threads(threads)
     table = Table("layer / peer", "T, B, I, H", "ours ms", "peer ms", "ratio", "spread", title=f"{threads} thread(s)")
     clock = time.process_time if threads == 1 else time.perf_counter
-    for case in cpu_cases():
-        check(case)
-        x = torch.randn(*case.size[:3])
-        times = measure({"ours": step(case.ours, x), "theirs": step(case.theirs, x)}, seconds, clock)
-        (ours, spread), (theirs, _) = map(middle, times.values())
-        figures = f"{ours * 1e3:.3f}", f"{theirs * 1e3:.3f}", f"{ours / theirs:.2f}", f"{spread:.0%}"
-        table.add_row(case.name, ", ".join(map(str, case.size)), *figures)
+    cases = list(cpu_cases())
+    # a bar that moves by itself would take part in what is measured
+    with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
+        task = progress.add_task("", total=len(cases))
+        for case in cases:
+            progress.update(task, description=f"{case.name} {case.size}", refresh=True)
+            check(case)
+            x = torch.randn(*case.size[:3])
+            times = measure({"ours": step(case.ours, x), "theirs": step(case.theirs, x)}, seconds, clock)
+            (ours, spread), (theirs, _) = map(middle, times.values())
+            figures = f"{ours * 1e3:.3f}", f"{theirs * 1e3:.3f}", f"{ours / theirs:.2f}", f"{spread:.0%}"
+            table.add_row(case.name, ", ".join(map(str, case.size)), *figures)
+            progress.advance(task)
     Console().print(table)
+    for case in cases if (os.cpu_count() or 1) > 1 else []:
+        if case.name.startswith("LSTM / ") and case.size in LARGE:
+            (two, _), (one, _) = two_threads(case, seconds)
+            typer.echo(f"two threads are {one / two:.2f} times as fast as one: LSTM {case.size}")
     cold, warm = first_calls()
     typer.echo(f"first call of ll.LSTM in a process: {cold:.2f} s compiling, {warm:.3f} s from the cache")

@@ -1,0 +1,58 @@
+"""``longlag bench``: what it times is right, and wrong numbers are not timed."""
+
+import itertools
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import longlag as ll
+from longlag.cli import app, bench
+
+SIZE = (4, 2, 3, 5)
+
+
+def test_a_row_for_every_layer_and_no_row_for_wrong_numbers(monkeypatch):
+    make = bench.cpu_cases
+    cases = [case for case in make([SIZE]) if case.size == SIZE]
+    assert len(cases) == 5
+    monkeypatch.setattr(bench, "cpu_cases", lambda: cases)
+    monkeypatch.setattr(bench, "first_calls", lambda: (7.5, 0.05))
+    run = CliRunner().invoke(app, ["bench", "cpu", "--seconds", "0"], env={"COLUMNS": "140"})
+    assert run.exit_code == 0, run.output
+    for case in cases:
+        assert case.name in run.output
+    assert "7.50 s compiling, 0.050 s from the cache" in run.output
+    cases[:] = make([SIZE])
+    monkeypatch.setattr(ll.LSTM, "load_state_dict", lambda *_: None)  # the peer keeps other weights
+    wrong = CliRunner().invoke(app, ["bench", "cpu", "--seconds", "0"])
+    assert wrong.exit_code == 1
+    assert "LSTM / nn.LSTM at (4, 2, 3, 5) differs by" in wrong.output
+    assert CliRunner().invoke(app, ["bench", "gpu"]).exit_code == 2
+
+
+def test_a_step_is_forward_and_backward():
+    layer, x = ll.GRU(3, 5), torch.randn(4, 2, 3)
+    gradients = bench.step(layer, x)()
+    assert [g.shape for g in gradients] == [p.shape for p in layer.parameters()]
+    assert all(g.abs().sum() > 0 for g in gradients)
+
+
+def test_blocks_take_turns_and_are_divided_by_their_calls():
+    now, seen = [0.0], []
+
+    def tick(name, cost):
+        def call():
+            seen.append(name)
+            now[0] += cost
+
+        return call
+
+    calls = {"fast": tick("fast", 0.005), "slow": tick("slow", 0.1)}
+    times = bench.measure(calls, 0.0, lambda: now[0])
+    assert {name: len(values) for name, values in times.items()} == {"fast": 5, "slow": 5}
+    assert times["fast"] == pytest.approx([0.005] * 5)
+    assert times["slow"] == pytest.approx([0.1] * 5)
+    rounds = [name for name, _ in itertools.groupby(seen)]
+    assert rounds == ["fast", "slow"] * 6  # one to count the calls in 20 ms, five that are kept
+    assert bench.middle([1.0, 2.0, 3.0]) == (2.0, 1.0)
