@@ -173,13 +173,15 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, monkeypatch, capsys):
 def test_a_real_sigint_keeps_what_is_done(tmp_path):
     words = [sys.executable, "-m", "longlag.lab", "--experiment", "3a/fit", "--trials", "1000", "--jobs", "1"]
     environment = {**os.environ, "PYTHONPATH": SOURCE}
-    run = subprocess.Popen(
-        [*words, "--out", str(tmp_path)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert run.stdout is not None
-    first = run.stdout.readline()
-    run.send_signal(signal.SIGINT)
-    _, errors = run.communicate(timeout=60)
+    heard = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731  (shells make background jobs deaf to it)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*words, "--out", str(tmp_path)], env=environment, preexec_fn=heard, **pipes) as run:
+        try:
+            first = run.stdout.readline()
+            run.send_signal(signal.SIGINT)
+            _, errors = run.communicate(timeout=60)
+        finally:
+            run.kill()
     assert run.returncode == 130
     assert "3a T=100 N=3/fit seed 1000: " in first
     assert "To go on: python -m longlag.lab" in errors
