@@ -10,19 +10,17 @@ import sys
 import torch
 from _rows import append
 
-from longlag.cli.bench import LARGE, check, cpu_cases, first_calls, measure, middle, step, two_threads
+from longlag.cli.bench import LARGE, check, cpu_cases, first_calls, times, two_threads
 
 
 def main(seconds: float) -> None:
     torch.set_num_threads(1)
     for case in cpu_cases():
         check(case)
-        x = torch.randn(*case.size[:3])
-        times = measure({"ours": step(case.ours, x), "theirs": step(case.theirs, x)}, seconds)
-        (ours, spread), (theirs, _) = map(middle, times.values())
+        (ours, spread), (theirs, _) = times(case, seconds)
         append(f"cpu: {case.name} {case.size}", ours * 1e3, "ms", baseline=theirs * 1e3, spread=spread)
     for case in cpu_cases(LARGE):
-        if case.name.startswith("LSTM / "):
+        if case.name == "LSTM / nn.LSTM":
             (two, spread), (one, _) = two_threads(case, seconds)
             torch.set_num_threads(2)  # for the row
             append(f"cpu: LSTM, two threads over one {case.size}", two * 1e3, "ms", baseline=one * 1e3, spread=spread)

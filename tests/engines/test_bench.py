@@ -15,7 +15,7 @@ SIZE = (4, 2, 3, 5)
 def test_a_row_for_every_layer_and_no_row_for_wrong_numbers(monkeypatch):
     make = bench.cpu_cases
     cases = [case for case in make([SIZE]) if case.size == SIZE]
-    assert len(cases) == 5
+    assert len(cases) == 6
     monkeypatch.setattr(bench, "cpu_cases", lambda: cases)
     monkeypatch.setattr(bench, "first_calls", lambda: (7.5, 0.05))
     run = CliRunner().invoke(app, ["bench", "cpu", "--seconds", "0"], env={"COLUMNS": "140"})
@@ -36,6 +36,9 @@ def test_a_step_is_forward_and_backward():
     gradients = bench.step(layer, x)()
     assert [g.shape for g in gradients] == [p.shape for p in layer.parameters()]
     assert all(g.abs().sum() > 0 for g in gradients)
+    bench.step(layer, x, loss=True)()
+    wanted = torch.autograd.grad(layer(x)[0].sum(), list(layer.parameters()))
+    assert all(torch.allclose(p.grad, g) for p, g in zip(layer.parameters(), wanted))
 
 
 def test_blocks_take_turns_and_are_divided_by_their_calls():

@@ -15,8 +15,6 @@ from typing import Annotated, Any
 import typer
 
 SIZES = [(100, 1, 8, 16), (100, 32, 64, 128), (1000, 8, 32, 64), (200, 32, 256, 512)]  # T, B, I, H
-
-
 LARGE = SIZES[1], SIZES[3]  # where a second thread has enough to do
 
 
@@ -29,6 +27,7 @@ class Case:
     ours: Any
     theirs: Any
     same: bool
+    loss: bool = False  # whether zero_grad, a loss and its backward pass are timed, too
 
 
 def cpu_cases(sizes: Sequence[tuple[int, int, int, int]] = SIZES) -> Iterator[Case]:
@@ -57,6 +56,9 @@ def cpu_cases(sizes: Sequence[tuple[int, int, int, int]] = SIZES) -> Iterator[Ca
         yield Case(
             "a user's cell of 2 gates / nn.RNN of equal work", size, ll.Recurrent(users, inputs, H), wide, same=False
         )
+    small = sizes[0]
+    pair = ll.LSTM(small[2], small[3]), torch.nn.LSTM(small[2], small[3])
+    yield Case("LSTM / nn.LSTM, zero_grad() and sum() included", small, *pair, same=True, loss=True)
     size = SIZES[2]
     for kind in ("net", "activation"):
         pair = [ll.LocalFeedback(size[2], size[3], feedback=kind, engine=engine) for engine in ("cpu", "reference")]
@@ -78,19 +80,36 @@ def check(case: Case) -> None:
             raise SystemExit(f"bench: {case.name} at {case.size} differs by {error:.1e}: not timed")
 
 
-def step(layer: Any, x: Any) -> Callable[[], Any]:
-    """One forward and backward pass: from x to the gradients of all parameters, given that of the outputs."""
+def step(layer: Any, x: Any, loss: bool = False) -> Callable[[], Any]:
+    """One forward and backward pass: from x to the gradients of all parameters, given that of the outputs.
+
+    With ``loss`` the gradient of the outputs comes from their sum, and those of the parameters are cleared before.
+    """
     import torch
 
     parameters, d_y = list(layer.parameters()), torch.randn_like(layer(x)[0])
-    return lambda: torch.autograd.grad(layer(x)[0], parameters, d_y)
+
+    def whole() -> None:
+        layer.zero_grad()
+        layer(x)[0].sum().backward()
+
+    return whole if loss else lambda: torch.autograd.grad(layer(x)[0], parameters, d_y)
+
+
+def times(case: Case, seconds: float, clock: Callable[[], float] = time.process_time) -> list[tuple[float, float]]:
+    """`middle` of our time and of the peer's."""
+    import torch
+
+    x = torch.randn(*case.size[:3])
+    calls = {"ours": step(case.ours, x, case.loss), "theirs": step(case.theirs, x, case.loss)}
+    return [middle(values) for values in measure(calls, seconds, clock).values()]
 
 
 def measure(
     calls: Mapping[str, Callable[[], Any]], seconds: float = 2.0, clock: Callable[[], float] = time.process_time
 ) -> dict[str, list[float]]:
     """Seconds per call, in blocks of 20 ms or a call that take turns: a busy machine then treats all alike."""
-    counts, times = {}, {name: [] for name in calls}
+    counts, found = {}, {name: [] for name in calls}
     for name, call in calls.items():
         call()
         start, counts[name] = clock(), 0
@@ -98,13 +117,13 @@ def measure(
             call()
             counts[name] += 1
     end = time.perf_counter() + seconds
-    while time.perf_counter() < end or min(map(len, times.values())) < 5:
+    while time.perf_counter() < end or min(map(len, found.values())) < 5:
         for name, call in calls.items():
             start = clock()
             for _ in range(counts[name]):
                 call()
-            times[name].append((clock() - start) / counts[name])
-    return times
+            found[name].append((clock() - start) / counts[name])
+    return found
 
 
 def middle(values: Sequence[float]) -> tuple[float, float]:
@@ -126,9 +145,9 @@ def two_threads(case: Case, seconds: float) -> list[tuple[float, float]]:
 
         return call
 
-    times = measure({"two": on(2), "one": on(1)}, seconds, time.perf_counter)
+    measured = measure({"two": on(2), "one": on(1)}, seconds, time.perf_counter)
     torch.set_num_threads(before)
-    return [middle(values) for values in times.values()]
+    return [middle(values) for values in measured.values()]
 
 
 FIRST_CALL = """
@@ -157,9 +176,9 @@ def bench(
 ) -> None:
     """Time our layers against torch's: forward + backward, float32, a ratio below 1 means we are faster.
 
-    From the input to the gradients of all parameters, given that of the outputs: no loss, no optimizer. Both take
-    turns in blocks of 20 ms. With one thread processor time is taken, with more the wall clock. Numbers are checked
-    before they are timed; the spread is the distance between the quartiles of our times.
+    From the input to the gradients of all parameters, given that of the outputs; one row has zero_grad() and a loss in
+    it as well. Both take turns in blocks of 20 ms. With one thread processor time is taken, with more the wall clock.
+    Numbers are checked before they are timed; the spread is the distance between the quartiles of our times.
     """
     import torch
     from rich.console import Console
@@ -178,15 +197,13 @@ def bench(
         for case in cases:
             progress.update(task, description=f"{case.name} {case.size}", refresh=True)
             check(case)
-            x = torch.randn(*case.size[:3])
-            times = measure({"ours": step(case.ours, x), "theirs": step(case.theirs, x)}, seconds, clock)
-            (ours, spread), (theirs, _) = map(middle, times.values())
+            (ours, spread), (theirs, _) = times(case, seconds, clock)
             figures = f"{ours * 1e3:.3f}", f"{theirs * 1e3:.3f}", f"{ours / theirs:.2f}", f"{spread:.0%}"
             table.add_row(case.name, ", ".join(map(str, case.size)), *figures)
             progress.advance(task)
     Console().print(table)
     for case in cases if (os.cpu_count() or 1) > 1 else []:
-        if case.name.startswith("LSTM / ") and case.size in LARGE:
+        if case.name == "LSTM / nn.LSTM" and case.size in LARGE:
             (two, _), (one, _) = two_threads(case, seconds)
             typer.echo(f"two threads are {one / two:.2f} times as fast as one: LSTM {case.size}")
     cold, warm = first_calls()

@@ -66,7 +66,8 @@ def run(
         x = unwrap_if_dead(x)
         state = [value if value is None else unwrap_if_dead(value) for value in state] if state else ()
     W, b, U, b_recurrent, params, norm = w
-    assert b_recurrent is None, "the kernels take biases apart"
+    if b_recurrent is not None:
+        raise ValueError(f"engine 'cpu': biases of cell {cell.name} must come apart, as (bias_ih, bias_hh)")
     given = {"x": x, "W": W}
     if isinstance(b, tuple):
         given["b_x"], given["b_too"] = b
