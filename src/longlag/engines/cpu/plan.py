@@ -99,11 +99,8 @@ class Plan:
         return self._backward[needed]
 
     def _plan_backward(self, needed: tuple[bool, ...]) -> Pass:
-        targets, places = (
-            [target_of(name, self.program.own_rec) for name in self.names],
-            self.program.places["backward"],
-        )
-        stages = 0
+        targets = [target_of(name, self.program.own_rec) for name in self.names]
+        stages, places = 0, self.program.places["backward"]
         for target, need in zip(targets, needed):
             stages |= target.stage if need else 0
         computed = [
