@@ -23,6 +23,18 @@ def test_a_row_for_every_layer_and_no_row_for_wrong_numbers(monkeypatch):
     for case in cases:
         assert case.name in run.output
     assert "7.50 s compiling, 0.050 s from the cache" in run.output
+
+    def until_the_second(case, *_):
+        if case is cases[1]:
+            raise KeyboardInterrupt
+        return [(1.0, 0.0)] * 2
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bench, "times", until_the_second)
+        stopped = CliRunner().invoke(app, ["bench", "cpu"], env={"COLUMNS": "140"})
+    assert stopped.exit_code != 0
+    assert cases[0].name in stopped.output
+    assert "1000.000" in stopped.output
     cases[:] = make([SIZE])
     monkeypatch.setattr(ll.LSTM, "load_state_dict", lambda *_: None)  # the peer keeps other weights
     wrong = CliRunner().invoke(app, ["bench", "cpu", "--seconds", "0"])

@@ -172,7 +172,7 @@ def first_calls() -> tuple[float, float]:
 def bench(
     what: Annotated[str, typer.Argument(help="What to measure: cpu (layers against torch.nn).")] = "cpu",
     threads: Annotated[int, typer.Option(min=1, help="Threads of torch and of our kernels.")] = 1,
-    seconds: Annotated[float, typer.Option(help="Time spent on each row.")] = 4.0,
+    seconds: Annotated[float, typer.Option(min=0, help="Time spent on each row.")] = 4.0,
 ) -> None:
     """Time our layers against torch's: forward + backward, float32, a ratio below 1 means we are faster.
 
@@ -191,17 +191,19 @@ def bench(
     table = Table("layer / peer", "T, B, I, H", "ours ms", "peer ms", "ratio", "spread", title=f"{threads} thread(s)")
     clock = time.process_time if threads == 1 else time.perf_counter
     cases = list(cpu_cases())
-    # a bar that moves by itself would take part in what is measured
-    with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
-        task = progress.add_task("", total=len(cases))
-        for case in cases:
-            progress.update(task, description=f"{case.name} {case.size}", refresh=True)
-            check(case)
-            (ours, spread), (theirs, _) = times(case, seconds, clock)
-            figures = f"{ours * 1e3:.3f}", f"{theirs * 1e3:.3f}", f"{ours / theirs:.2f}", f"{spread:.0%}"
-            table.add_row(case.name, ", ".join(map(str, case.size)), *figures)
-            progress.advance(task)
-    Console().print(table)
+    try:
+        # a bar that moves by itself would take part in what is measured
+        with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
+            task = progress.add_task("", total=len(cases))
+            for case in cases:
+                progress.update(task, description=f"{case.name} {case.size}", refresh=True)
+                check(case)
+                (ours, spread), (theirs, _) = times(case, seconds, clock)
+                figures = f"{ours * 1e3:.3f}", f"{theirs * 1e3:.3f}", f"{ours / theirs:.2f}", f"{spread:.0%}"
+                table.add_row(case.name, ", ".join(map(str, case.size)), *figures)
+                progress.advance(task)
+    finally:  # stopped half-way, it shows what it has
+        Console().print(table)
     for case in cases if (os.cpu_count() or 1) > 1 else []:
         if case.name == "LSTM / nn.LSTM" and case.size in LARGE:
             (two, _), (one, _) = two_threads(case, seconds)
