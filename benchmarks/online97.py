@@ -16,7 +16,7 @@ import llvmlite.binding
 import numba
 import numpy as np
 
-from longlag.engines.cpu.online97 import Network, evaluate, pack, train, unpack
+from longlag.engines.cpu.online97.train import Network, evaluate, pack, train, unpack
 
 ALL = "ig og cell out"
 TWO_A = Network(101, 1, 1, 101, 0, False, False, True, "logistic", "identity")

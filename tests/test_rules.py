@@ -75,7 +75,7 @@ def limit(module):
     room = name_of(module).split(".")[1]
     if room == "cells" and not module.name.startswith("_"):
         return 60
-    is_kernel = module.parent.name in ("cpu", "gpu") or module.stem.endswith(("_cpu", "_gpu"))
+    is_kernel = {"cpu", "gpu"} & set(module.parts) or module.stem.endswith(("_cpu", "_gpu"))
     return 500 if is_kernel else 300
 
 

@@ -171,7 +171,8 @@ def test_an_empty_batch():
 @pytest.mark.parametrize("pool", [False, True])
 @pytest.mark.parametrize("name", ["lstm", "gru"])
 def test_results_are_the_same_bits_for_any_number_of_threads(monkeypatch, name, pool, B):
-    from longlag.engines.cpu import plan, program, team
+    from longlag.engines.cpu.runtime import plan, program
+    from longlag.engines.cpu.runtime import threads as team
 
     assert team._with_openmp()  # that of torch
     if pool:
@@ -218,7 +219,7 @@ def test_second_derivatives():
 
 
 def test_opcheck_and_compile():
-    from longlag.engines.cpu import run  # noqa: F401 (defines the operators)
+    from longlag.engines.cpu.runtime import run  # noqa: F401 (defines the operators)
 
     cell = helpers.CELLS["gru"]
     given, options, _ = problem(

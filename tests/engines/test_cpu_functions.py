@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
 
-from longlag.engines.cpu import functions
+from longlag.engines.cpu.simd import functions
 
 NAMES = ("exp", "tanh", "sigmoid", "relu", "step")
 DTYPES = (np.float32, np.float64)

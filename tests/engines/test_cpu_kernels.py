@@ -16,7 +16,10 @@ import torch
 
 import longlag as ll
 from longlag import cells, engines
-from longlag.engines.cpu import generate, machine, plan, product, program
+from longlag.engines.cpu.cache import machine
+from longlag.engines.cpu.codegen import generate
+from longlag.engines.cpu.runtime import plan, program
+from longlag.engines.cpu.simd import product
 
 
 def forget():
@@ -79,7 +82,7 @@ def test_an_unusable_folder_warns_once_and_runs(tmp_path, monkeypatch):
 
 def test_a_second_process_uses_the_cache_and_loads_no_compiler(tmp_path):
     code = (
-        "import sys, torch, longlag as ll; from longlag.engines.cpu import machine;"
+        "import sys, torch, longlag as ll; from longlag.engines.cpu.cache import machine;"
         "ll.LocalFeedback(1, 2, feedback='static')(torch.zeros(1, 1, 1));"
         "print(len(machine.build_seconds), 'numba' in sys.modules)"
     )
@@ -95,7 +98,7 @@ def test_a_second_process_uses_the_cache_and_loads_no_compiler(tmp_path):
 
 
 def test_a_kernel_that_would_call_python_is_not_built():
-    from longlag.engines.cpu.compile import machine_code
+    from longlag.engines.cpu.cache.compile import machine_code
 
     def allocates(table, first, last, piece):
         table[0] = len(str(first))

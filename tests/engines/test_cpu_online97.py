@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longlag.engines.cpu.online97 import Network, evaluate, gradient, pack, train, unpack
+from longlag.engines.cpu.online97.train import Network, evaluate, gradient, pack, train, unpack
 
 SQUASH = {
     "4s-2": lambda a: 4 * torch.sigmoid(a) - 2,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from longlag.engines.cpu.online97_network import Network
+from longlag.engines.cpu.online97.network import Network
 from longlag.lab import hs97
 from longlag.lab.experiment import Memory
 from longlag.lab.paper import row, table

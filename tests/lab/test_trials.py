@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longlag.engines.cpu import online97
+from longlag.engines.cpu.online97 import train as online97
 from longlag.lab import hs97
 from longlag.lab.example import activity, inner_life
 from longlag.lab.experiment import Goal, Test, Window

@@ -152,7 +152,7 @@ def two_threads(case: Case, seconds: float) -> list[tuple[float, float]]:
 
 FIRST_CALL = """
 import sys, time, pathlib, torch, longlag
-from longlag.engines.cpu import machine
+from longlag.engines.cpu.cache import machine
 machine.folder, machine.PATIENCE = lambda: pathlib.Path(sys.argv[1]), 1e9
 layer, x = longlag.LSTM(8, 16), torch.zeros(100, 1, 8)
 begun = time.perf_counter()

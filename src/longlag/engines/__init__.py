@@ -11,7 +11,7 @@ from longlag.engines._run import run as run
 
 
 def _cpu_source(cell: Cell) -> str:
-    from longlag.engines.cpu import generate
+    from longlag.engines.cpu.codegen import generate
 
     return generate.source(cell, "float32", norm=False)
 

@@ -50,7 +50,7 @@ def run(
 
 def _cpu() -> Any:
     if not _loaded:
-        from longlag.engines.cpu import run  # loads LLVM
+        from longlag.engines.cpu.runtime import run  # loads LLVM
 
         _loaded.append(run)
     return _loaded[0]

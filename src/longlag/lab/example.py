@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from longlag.engines.cpu import online97
-from longlag.engines.cpu.online97_network import SQUASH
+from longlag.engines.cpu.online97 import train as online97
+from longlag.engines.cpu.online97.network import SQUASH
 from longlag.lab.experiment import Experiment
 from longlag.lab.models import MemoryModel
 from longlag.tasks import Ragged

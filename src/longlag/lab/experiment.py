@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from longlag.engines.cpu.online97_network import Network
+from longlag.engines.cpu.online97.network import Network
 from longlag.tasks import Task
 
 Reading = Literal["text", "fit"]

@@ -12,7 +12,7 @@ nothing better is known.
 
 from typing import Literal
 
-from longlag.engines.cpu.online97_network import Network
+from longlag.engines.cpu.online97.network import Network
 from longlag.lab.experiment import Experiment, Figures, Goal, Legal, Memory, Plain, Reading, Test, Window
 from longlag.lab.paper import row
 from longlag.tasks import (

@@ -6,8 +6,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from longlag.engines.cpu import online97
-from longlag.engines.cpu.online97 import Errors
+from longlag.engines.cpu.online97 import train as online97
+from longlag.engines.cpu.online97.train import Errors
 from longlag.lab import plain_cpu
 from longlag.lab.experiment import Memory, Plain
 from longlag.tasks import Ragged

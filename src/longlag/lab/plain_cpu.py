@@ -8,7 +8,7 @@ Loss ½ Σ (y − ŷ)², an error at every step; `errors` (sequences, 3) takes l
 import numpy as np
 from numba import njit
 
-from longlag.engines.cpu.functions import FLAGS, sigmoid
+from longlag.engines.cpu.simd.functions import FLAGS, sigmoid
 
 KERNEL = {**FLAGS, "nogil": True, "cache": True}
 

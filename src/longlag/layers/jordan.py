@@ -161,7 +161,7 @@ class Jordan(Network):
         R, b, c_out = (getattr(self, name, None) for name in ("weight_hh", "bias_h", "bias_o"))
         mask, rest = self._mask(s.batch), self._rest(s.batch)
         if self._engine(s.x, mask, targets) == "cpu":
-            from longlag.engines.cpu.jordan import Jordan as kernel  # loads Numba
+            from longlag.engines.cpu.runtime.jordan import Jordan as kernel  # loads Numba
 
             h = state[1] if R is not None else s.x.new_zeros(s.batch, self.hidden_size)
             options = (rest[0][0], targets, None if tau is None else tau.squeeze(-1), s.lengths, s.reset)

@@ -202,7 +202,8 @@ class LSTM97(Network):
         mask, n = self._mask(s.batch), self.input_size
         engine, _ = engines.choose(self.engine, s.x)
         if engine == "cpu" and self.blocks:
-            from longlag.engines.cpu import lstm97, run  # loads Numba
+            from longlag.engines.cpu.codegen import lstm97
+            from longlag.engines.cpu.runtime import run  # loads Numba
 
             layout = (self.hidden_units, self.blocks, self.block_size, int(self.output_gates))
             units = lstm97.Blocks(self.g, self.h, layout, dense=self.recurrent)

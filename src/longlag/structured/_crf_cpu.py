@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from longlag.engines.cpu.functions import FLAGS, INLINE, exp
+from longlag.engines.cpu.simd.functions import FLAGS, INLINE, exp
 
 KERNEL: dict[str, Any] = {**FLAGS, "cache": True, "nogil": True}
 LEAST = 1e-100  # three such factors still make a number, so a product that is 0 has a factor that is 0

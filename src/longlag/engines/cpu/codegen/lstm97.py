@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from longlag.cells import Cell, memory_cell
-from longlag.engines.cpu import generate
-from longlag.engines.cpu.generate import LAYOUT, _function, _indent, _print
+from longlag.engines.cpu.codegen import generate
+from longlag.engines.cpu.codegen.generate import LAYOUT, _function, _indent, _print
 
 CELLS = ["cells = hid + blocks * (1 + gated)  # where the cells begin"]
 

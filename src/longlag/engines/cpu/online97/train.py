@@ -21,14 +21,13 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
-from longlag.engines.cpu.functions import FLAGS, sigmoid
-from longlag.engines.cpu.online97_lanes import zero_cells
-from longlag.engines.cpu.online97_network import Network as Network
-from longlag.engines.cpu.online97_network import Weights as Weights
-from longlag.engines.cpu.online97_network import check_packed
-from longlag.engines.cpu.online97_network import pack as pack
-from longlag.engines.cpu.online97_network import unpack as unpack
-from longlag.engines.cpu.online97_step import (
+from longlag.engines.cpu.online97.lanes import zero_cells
+from longlag.engines.cpu.online97.network import Network as Network
+from longlag.engines.cpu.online97.network import Weights as Weights
+from longlag.engines.cpu.online97.network import check_packed
+from longlag.engines.cpu.online97.network import pack as pack
+from longlag.engines.cpu.online97.network import unpack as unpack
+from longlag.engines.cpu.online97.step import (
     add_gradient,
     add_output_gradient,
     add_traces,
@@ -47,6 +46,7 @@ from longlag.engines.cpu.online97_step import (
     workspace,
     write,
 )
+from longlag.engines.cpu.simd.functions import FLAGS, sigmoid
 
 KERNEL = {**FLAGS, "nogil": True, "cache": True, "no_cfunc_wrapper": True}
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from longlag.cells import Cell
 from longlag.cells._code import Printer
-from longlag.engines.cpu.templates import (
+from longlag.engines.cpu.codegen.templates import (
     BACK_THROUGH_U,
     BACK_THROUGH_W,
     FIRST_STEP,

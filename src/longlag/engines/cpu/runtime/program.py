@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from longlag.engines.cpu import generate, machine
-from longlag.engines.cpu.lstm97 import Blocks
-from longlag.engines.cpu.team import in_pieces
+from longlag.engines.cpu.cache import machine
+from longlag.engines.cpu.codegen import generate
+from longlag.engines.cpu.codegen.lstm97 import Blocks
+from longlag.engines.cpu.runtime.threads import in_pieces
 
 DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 WORTH_A_THREAD = 1_000_000  # multiply-adds below which a thread costs more than it brings
@@ -72,7 +73,7 @@ class Program:
         return alone if r.threads == 1 and all(threads == 1 for _, threads in r.tiles) else shared
 
     def _build(self, part: str) -> tuple[str, bytes]:
-        from longlag.engines.cpu.compile import machine_code  # loads Numba
+        from longlag.engines.cpu.cache.compile import machine_code  # loads Numba
 
         source, scope = generate.source(self.cell, self.dtype, self.norm), {}
         exec(compile(source, f"<longlag {self.name}>", "exec"), scope)
@@ -163,7 +164,7 @@ def product(name: str, dtype: str) -> int:
     """The address of ``multiply``, ``pack`` or ``outer``."""
 
     def build() -> tuple[str, bytes]:
-        from longlag.engines.cpu import product_kernels  # loads Numba
+        from longlag.engines.cpu.simd import product_kernels  # loads Numba
 
         return product_kernels.build(name, dtype)
 

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from longlag.engines.cpu.compile import flat, machine_code, row
-from longlag.engines.cpu.machine import BLOCK, VECTORS
-from longlag.engines.cpu.product import LANES, broadcast, load, multiply, narrow8, pack_into, store, tile8
+from longlag.engines.cpu.cache.compile import flat, machine_code, row
+from longlag.engines.cpu.cache.machine import BLOCK, VECTORS
+from longlag.engines.cpu.simd.product import LANES, broadcast, load, multiply, narrow8, pack_into, store, tile8
 
 
 def _multiply(number: Any) -> Any:
@@ -129,4 +129,4 @@ def build(name: str, dtype: str) -> tuple[str, bytes]:
     """The source and the machine code of ``multiply``, ``pack``, ``outer`` or ``outer_narrow`` (N at most a vector)."""
     maker, signature = _MAKERS[name]
     kernel = maker({"float32": np.float32, "float64": np.float64}[dtype])
-    return "# see longlag.engines.cpu.product_kernels\n", machine_code(kernel, signature)
+    return "# see longlag.engines.cpu.simd.product_kernels\n", machine_code(kernel, signature)

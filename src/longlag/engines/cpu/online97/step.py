@@ -11,8 +11,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from longlag.engines.cpu.functions import INLINE, magnitude, maximum, sigmoid
-from longlag.engines.cpu.online97_lanes import (
+from longlag.engines.cpu.online97.lanes import (
     at_hidden_units,
     at_output_gates,
     at_traced,
@@ -24,8 +23,9 @@ from longlag.engines.cpu.online97_lanes import (
     zero_traces,
     zero_units,
 )
-from longlag.engines.cpu.online97_network import Network, Weights, lanes_for
-from longlag.engines.cpu.online97_vector import join, load, load_at, store, store_at, total
+from longlag.engines.cpu.online97.network import Network, Weights, lanes_for
+from longlag.engines.cpu.simd.functions import INLINE, magnitude, maximum, sigmoid
+from longlag.engines.cpu.simd.vector import join, load, load_at, store, store_at, total
 
 # Pieces have no entry from Python, which halves their compile time. They take arrays, not tuples of arrays: taking an
 # array out of a tuple counts a reference, and counting is slower than computing here.

@@ -83,8 +83,8 @@ def target() -> tuple[str, str]:
 @functools.cache
 def _fingerprint() -> str:
     """Changes with the code that builds kernels, with the compiler and with the processor."""
-    here = Path(__file__).parent
-    writers = [*sorted(here.glob("*.py")), *sorted((here.parents[1] / "cells").glob("*.py"))]
+    engine = Path(__file__).parents[1]
+    writers = [*sorted(engine.rglob("*.py")), *sorted((engine.parents[1] / "cells").glob("*.py"))]
     parts = [path.read_text("utf-8") for path in writers]
     parts += [metadata.version("numba"), metadata.version("llvmlite"), *target()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()

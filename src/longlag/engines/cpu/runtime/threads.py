@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from longlag.engines.cpu import machine
+from longlag.engines.cpu.cache import machine
 
 Fork = Callable[[int, int, int, int], None]  # (kernel, table, size, threads)
 
@@ -55,7 +55,7 @@ def _with_openmp() -> Fork | None:
         ctypes.cast(f, ctypes.c_void_p).value or 0 for f in (library.omp_get_thread_num, library.omp_get_num_threads)
     ]
     parallel.argtypes, parallel.restype = [ctypes.c_void_p] * 2 + [ctypes.c_uint] * 2, None
-    piece = machine.load("team", "", "piece", lambda: ("# see longlag.engines.cpu.team\n", _piece()))
+    piece = machine.load("team", "", "piece", lambda: ("# see longlag.engines.cpu.runtime.threads\n", _piece()))
 
     def fork(kernel: int, at: int, size: int, threads: int) -> None:
         words = array("q", (kernel, at, size, threads, *numbers))

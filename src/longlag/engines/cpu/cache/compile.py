@@ -10,8 +10,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 
-from longlag.engines.cpu import machine
-from longlag.engines.cpu.functions import FLAGS, intrinsic
+from longlag.engines.cpu.cache import machine
+from longlag.engines.cpu.simd.functions import FLAGS, intrinsic
 
 KERNEL = types.void(types.CPointer(types.intp), types.intp, types.intp, types.intp)
 OPTIONS: dict[str, Any] = {**FLAGS, "nogil": True}

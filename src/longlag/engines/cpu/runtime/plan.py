@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from longlag.engines.cpu.generate import SUM_U, SUM_W
-from longlag.engines.cpu.program import Room, program
+from longlag.engines.cpu.codegen.generate import SUM_U, SUM_W
+from longlag.engines.cpu.runtime.program import Room, program
 
 
 class Target(NamedTuple):

@@ -12,11 +12,11 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 
-from longlag.engines.cpu.compile import OPTIONS, PLAIN
-from longlag.engines.cpu.functions import FLAGS, intrinsic, llvm_intrinsic, splat
-from longlag.engines.cpu.machine import VECTOR_BYTES, VECTORS
-from longlag.engines.cpu.online97_vector import Vector
-from longlag.engines.cpu.online97_vector import total as total
+from longlag.engines.cpu.cache.compile import OPTIONS, PLAIN
+from longlag.engines.cpu.cache.machine import VECTOR_BYTES, VECTORS
+from longlag.engines.cpu.simd.functions import FLAGS, intrinsic, llvm_intrinsic, splat
+from longlag.engines.cpu.simd.vector import Vector
+from longlag.engines.cpu.simd.vector import total as total
 
 LANES = {np.float32: VECTOR_BYTES // 4, np.float64: VECTOR_BYTES // 8}
 

@@ -13,7 +13,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import lower_builtin, models, register_model, type_callable
 
-from longlag.engines.cpu.functions import intrinsic, splat
+from longlag.engines.cpu.simd.functions import intrinsic, splat
 
 
 class Vector(types.Type):

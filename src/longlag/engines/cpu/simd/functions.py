@@ -1,7 +1,7 @@
 """Activation functions for Numba kernels: branch-free, vectorised by LLVM, a few ulp off in float32 and float64.
 
 Every function takes a float32 or a float64, inside any jitted kernel or from Python, or a SIMD vector
-(`online97_vector`). Two things let LLVM turn a loop over them into SIMD instructions: ``**FLAGS`` on the calling
+(`vector`). Two things let LLVM turn a loop over them into SIMD instructions: ``**FLAGS`` on the calling
 kernel, and contiguous one-dimensional slices in the loop. NaN gives NaN and infinities saturate as in torch;
 of the fast-math flags only ``contract`` is used, which assumes nothing about NaN.
 

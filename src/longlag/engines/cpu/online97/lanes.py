@@ -18,9 +18,9 @@ from numba.extending import (
     unbox,
 )
 
-from longlag.engines.cpu.functions import intrinsic
-from longlag.engines.cpu.online97_network import SQUASH, Network, lanes_for, output_lanes
-from longlag.engines.cpu.online97_vector import Vector, rearranged
+from longlag.engines.cpu.online97.network import SQUASH, Network, lanes_for, output_lanes
+from longlag.engines.cpu.simd.functions import intrinsic
+from longlag.engines.cpu.simd.vector import Vector, rearranged
 
 # Numba keeps a kernel on disk as long as the kernel's own file is unchanged; this ties it to its pieces as well.
 FILES = [Path(__file__).with_name("functions.py"), *sorted(Path(__file__).parent.glob("online97*.py"))]

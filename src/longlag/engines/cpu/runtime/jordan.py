@@ -13,9 +13,9 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from longlag.engines.cpu.compile import OPTIONS
-from longlag.engines.cpu.functions import exp, tanh
-from longlag.engines.cpu.product import multiply, pack, width
+from longlag.engines.cpu.cache.compile import OPTIONS
+from longlag.engines.cpu.simd.functions import exp, tanh
+from longlag.engines.cpu.simd.product import multiply, pack, width
 
 
 @njit(**OPTIONS, cache=True)

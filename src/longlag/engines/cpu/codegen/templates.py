@@ -8,9 +8,9 @@ HEAD = '''"""CPU kernels of the cell {name} in {dtype}{norm}, written by longlag
 import numpy as np
 from numba import njit
 
-from longlag.engines.cpu.compile import PLAIN, address, call, flat, real, row
-from longlag.engines.cpu.functions import exp, relu, root, sigmoid, step, tanh
-from longlag.engines.cpu.product import LANES, broadcast, cube, load, square, store, total
+from longlag.engines.cpu.cache.compile import PLAIN, address, call, flat, real, row
+from longlag.engines.cpu.simd.functions import exp, relu, root, sigmoid, step, tanh
+from longlag.engines.cpu.simd.product import LANES, broadcast, cube, load, square, store, total
 
 number = np.{dtype}
 lanes = LANES[number]

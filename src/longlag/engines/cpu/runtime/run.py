@@ -21,9 +21,9 @@ from longlag.cells._cell import KNOWN
 from longlag.engines import reference
 from longlag.engines._arguments import Norm, Weights, resets_backwards, zeros_for
 from longlag.engines._choose import intercepted
-from longlag.engines.cpu.lstm97 import Blocks
-from longlag.engines.cpu.plan import Pass, Plan, plan
-from longlag.engines.cpu.program import numbers_in, program
+from longlag.engines.cpu.codegen.lstm97 import Blocks
+from longlag.engines.cpu.runtime.plan import Pass, Plan, plan
+from longlag.engines.cpu.runtime.program import numbers_in, program
 
 
 class Extras(NamedTuple):

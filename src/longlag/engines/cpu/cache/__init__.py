@@ -1,0 +1,1 @@
+"""Machine code: compiled, kept on disk, loaded."""

@@ -1,0 +1,1 @@
+"""Kernels as text: a cell's equations printed as Numba modules."""

@@ -1,0 +1,1 @@
+"""The laboratory's trainer of LSTM-1997 networks."""

@@ -1,0 +1,1 @@
+"""Calls: validation, plans, pointer tables, threads, autograd."""

@@ -1,0 +1,1 @@
+"""Vector arithmetic in LLVM: activation functions and matrix products."""
