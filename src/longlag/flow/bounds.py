@@ -21,10 +21,10 @@ LARGEST_NET = 5  # units up to which single paths are written out: their number 
 
 @functools.cache
 def slopes() -> dict[str, float]:
-    """sup |f′| of the units y = f(a), by the key of their equations. [ELMAN 6 γ]"""
+    """sup |f′| of the units y = f(a), by the key of their equations."""
     from longlag import cells
 
-    return {cells.elman.key: 1.0, cells.elman_relu.key: 1.0, cells.rnn97.key: 0.25}
+    return {cells.elman.key: 1.0, cells.elman_relu.key: 1.0, cells.rnn97.key: 0.25}  # [ELMAN 6 γ]
 
 
 def factor(layer: nn.Module) -> tuple[float, str] | None:
@@ -74,7 +74,7 @@ def _jordan(layer: Jordan) -> tuple[float, str]:
     if layer.feedback == "argmax":
         return 0.0, "0: argmax feeds back no error"
     product = float(matrix_norm(layer.weight_ho, 2) * matrix_norm(layer.weight_fb, 2))
-    # ‖diag p − p pᵀ‖₂ ≤ ½ [JORDAN 2]
+    # ‖diag p − p pᵀ‖₂ ≤ ½ [JORDAN 2 bound]
     return (product / 2, "(½ ‖V‖ ‖U‖)^q") if layer.feedback == "soft" else (product, "(‖V‖ ‖U‖)^q")
 
 
@@ -109,7 +109,7 @@ def conditions(layer: nn.Module) -> Conditions:
     gamma, U = slopes()[found.cell.key], found.weights(0).U
     assert U is not None
     norms = (matrix_norm(U, 2), matrix_norm(U, torch.inf), matrix_norm(U, 1), len(U) * U.abs().max())
-    return Conditions(*(gamma * float(v) for v in norms))
+    return Conditions(*(gamma * float(v) for v in norms))  # [RNN-97 1.1 norms]
 
 
 @torch.no_grad()
@@ -141,5 +141,5 @@ def path_products(layer: nn.Module, x: Tensor, lag: int, t: int | None = None) -
     paths = run.x.new_ones(run.x.shape[1], run.size)
     for q in range(lag):
         factors = run.jacobian(t - q)  # f′(net_i) w_ij, (B, d, d)
-        paths = paths.unsqueeze(-1) * factors.view(len(factors), *[1] * q, run.size, run.size)
+        paths = paths.unsqueeze(-1) * factors.view(len(factors), *[1] * q, run.size, run.size)  # [RNN-97 1.1 paths]
     return paths

@@ -11,7 +11,7 @@ class AtLeastOne(nn.Module):
     """α = 1 + softplus(α̂): a time constant of at least one step. [LEAKY 2 α]"""
 
     def forward(self, raw: Tensor) -> Tensor:
-        return 1 + softplus(raw)
+        return 1 + softplus(raw)  # [LEAKY 2 α]
 
     def right_inverse(self, alpha: Tensor) -> Tensor:
         return torch.log(torch.expm1((alpha - 1).clamp(min=1e-6)))

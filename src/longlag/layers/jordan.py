@@ -143,7 +143,7 @@ class Jordan(Network):
         mask = self._mask(s.batch)
         r = linear(s.x, self.weight_ih, getattr(self, "bias_h", None))
         r = r + linear(fb if mask is None else fb * mask, self.weight_fb)
-        z = linear(torch.tanh(r), self.weight_ho, getattr(self, "bias_o", None))
+        z = linear(torch.tanh(r), self.weight_ho, getattr(self, "bias_o", None))  # [PAT-III]
         if s.lengths is None:
             return z, (targets[-1],)
         active = torch.arange(s.steps, device=z.device)[:, None] < s.lengths

@@ -58,7 +58,7 @@ class Dense(Method):
             torch.mul(block.C.unsqueeze(-1), block.source[:, None, None, :], out=by_row)
         if E is not None:
             old = E if reset is None else where(reset, torch.zeros_like(E), E)
-            new.baddbmm_(J[:, first:, first:], old)  # [ELMAN 1.3 S], [LSTM-FG 1.2 S], [LSTM-97 3.6 P, Q]
+            new.baddbmm_(J[:, first:, first:], old)  # [ELMAN 1.3 S] [LSTM-FG 1.2 S] [LSTM-97 3.6 P]
             self._spare[block.key] = E
         if active is None:
             return new

@@ -113,7 +113,7 @@ class CutLSTM97(Graph):
     layer: LSTM97
 
     def __init__(self, layer: LSTM97) -> None:
-        reads = (INPUT, FED_BACK) if layer.recurrent else (INPUT,)  # x̃ [LSTM-97 2]
+        reads = (INPUT, FED_BACK) if layer.recurrent else (INPUT,)  # [LSTM-97 2 x̃]
         groups: list[Group] = [Units97(layer, "hid", reads)] if layer.hidden_units else []
         groups += [Cells97(layer, reads)] if layer.blocks else []
         inner = tuple(group.name for group in groups)

@@ -174,12 +174,12 @@ def _linearise(layer: Recurrent, w: Weights, x: Tensor, past: dict[str, Tensor])
         others += [by_unit(cell.gates, [kappa * hat for _, _, hat in norms]), to_gates]
     A = by_unit(cell.outputs, [1.0] * len(cell.outputs))
     if w.U is not None:
-        A[:, :, :H] += D[:, :, _rows(cell.recurrent_gates, cell, H)] @ w.U  # [ELMAN 1.3], [LSTM-FG 1.2 dñ]
+        A[:, :, :H] += D[:, :, _rows(cell.recurrent_gates, cell, H)] @ w.U  # [ELMAN 6 J] [LSTM-FG 1.2 dñ]
     return _Unit(outputs, A, D, torch.cat(others, -1))
 
 
 def _norm(r: Tensor, k: int, norm: Norm) -> tuple[Tensor, Tensor, Tensor]:
-    """LN(r) of gate k, its slope ∂LN/∂r (B, H, H), and r̂. [LN-RNN 5 backward]"""
+    """LN(r) of gate k, its slope ∂LN/∂r (B, H, H), and r̂. [LN-RNN 5 dr]"""
     H = r.shape[-1]
     s = (r.var(-1, correction=0, keepdim=True) + norm.eps).sqrt()
     hat = (r - r.mean(-1, keepdim=True)) / s

@@ -37,7 +37,7 @@ class LSTM97Step(Step):
     def linear(self, x: Tensor, state: Parts) -> Linearised:
         layer, at, (past, s) = self.layer, self.at, state
         w, b = layer.weights()
-        source = torch.cat([x, past], -1) if layer.recurrent else x  # x̃ [LSTM-97 2]
+        source = torch.cat([x, past], -1) if layer.recurrent else x  # [LSTM-97 2 x̃]
         net = dict(zip(layer.sections, linear(source, w, b).split(list(layer.sections.values()), -1)))
         y = {section: torch.sigmoid(net[section]) for section in ("hid", "ig", "og")}
         gates = [self._each(net["ig"]), net["cell"], *([self._each(net["og"])] if layer.output_gates else [])]
@@ -49,7 +49,7 @@ class LSTM97Step(Step):
             C[:, at[section], at[section]] = torch.diag_embed(value * (1 - value))  # [LSTM-97 3.6 dy_a]
         J = x.new_zeros(len(x), at["s"].stop, at["s"].stop)
         cell_of = torch.eye(layer.blocks, dtype=x.dtype, device=x.device).repeat_interleave(layer.block_size, 0)
-        for out, rows in (("y", at["cell"]), ("s", at["s"])):  # [LSTM-97 3.6 dy_cell, Q]
+        for out, rows in (("y", at["cell"]), ("s", at["s"])):  # [LSTM-97 3.6 dy_cell] [LSTM-97 3.6 Q]
             d = {v: torch.as_tensor(p[out, v], dtype=x.dtype, device=x.device).expand_as(s) for o, v in p if o == out}
             C[:, rows, at["cell"]] = torch.diag_embed(d["a"])
             for gate, section in (("i", "ig"), ("o", "og")):

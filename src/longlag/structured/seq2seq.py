@@ -279,9 +279,9 @@ class Seq2Seq(nn.Module):
         return self.output(torch.cat([self._leave(y), C], -1))
 
     def _own(self, z: Tensor, generator: torch.Generator | None) -> Tensor:
-        """The embedding of what the network itself says. [TF-MIX 4 q]"""
+        """The embedding of what the network itself says."""
         if self.feedback == "soft":
-            return torch.softmax(z, -1) @ self.embedding.weight
+            return torch.softmax(z, -1) @ self.embedding.weight  # [TF-MIX 4 q]
         if self.feedback == "argmax":
             return self.embedding(z.argmax(-1))
         return self.embedding(torch.multinomial(torch.softmax(z.detach(), -1), 1, generator=generator).squeeze(1))
