@@ -10,6 +10,7 @@ import sys
 import tomllib
 from pathlib import Path
 from types import ModuleType
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -177,6 +178,12 @@ def test_there_is_one_version():
     assigned = [m for m in MODULES if re.search(r"^__version__\s*=", m.read_text(encoding="utf-8"), re.MULTILINE)]
     assert assigned == [PACKAGE / "__init__.py"]
     assert re.fullmatch(r"\d+\.\d+\.\d+", ll.__version__)
+
+
+def test_links_of_the_package_are_urls():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    links = {name: urlsplit(link) for name, link in project.get("urls", {}).items()}
+    assert [name for name, link in links.items() if link.scheme not in ("http", "https") or not link.hostname] == []
 
 
 # ------------------------------------------------------------------------------------------------ equation index
