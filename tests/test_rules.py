@@ -27,6 +27,7 @@ LEFT["structured"] = LEFT["learn"] - {"learn"}
 LEFT["tagger"] = LEFT["lab"] | {"structured"}
 LEFT["flow"] = LEFT["lab"]
 LEFT["cli"] |= {"structured", "tagger", "flow", ""}  # "": the package itself, all of which stands before the commands
+EVERYWHERE = {"files"}  # modules of the package itself that import nothing of ours: any room may use them
 
 
 def name_of(module):
@@ -52,7 +53,7 @@ def misdirected(module, found):
     for name in found:
         if name.split(".")[0] == "longlag":
             room = (name.split(".") + [""])[1]
-            if room not in {own, *LEFT.get(own, set())} and not re.fullmatch(r"__\w+__", room):
+            if room not in {own, *EVERYWHERE, *LEFT.get(own, set())} and not re.fullmatch(r"__\w+__", room):
                 yield name
 
 
@@ -62,10 +63,15 @@ def test_imports_come_from_the_left(module):
     assert list(misdirected(module, imports(module))) == []
 
 
+@pytest.mark.parametrize("name", sorted(EVERYWHERE))
+def test_what_every_room_may_import_imports_nothing_of_ours(name):
+    assert [found for found in imports(PACKAGE / f"{name}.py") if found.startswith("longlag")] == []
+
+
 def test_the_direction_rule_sees_a_wrong_import():
     module = PACKAGE / "cells" / "elman.py"
     wrong = ["longlag.layers.Elman", "longlag.cli", "longlag", "longlag.LSTM"]
-    fine = ["longlag.cells.tanh", "longlag.tasks.Copy", "longlag.__version__", "torch.nn"]
+    fine = ["longlag.files.replace", "longlag.cells.tanh", "longlag.tasks.Copy", "longlag.__version__", "torch.nn"]
     assert list(misdirected(module, [*wrong, *fine])) == wrong
 
 
