@@ -29,7 +29,6 @@ bench: $(VENV)/ready  ## the CPU engine over torch.nn
 format: $(VENV)/ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/python tools/equations.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .coverage build dist

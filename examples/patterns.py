@@ -26,7 +26,7 @@ def train(modules: Iterable[nn.Module], loss: Callable[[int], Tensor], updates: 
     for k in range(updates):
         adam.zero_grad()
         loss(k).backward()
-        nn.utils.clip_grad_norm_(parameters, 1.0)  # [CLIP 5]
+        nn.utils.clip_grad_norm_(parameters, 1.0)  # [CLIP 5 dθ]
         adam.step()
 
 

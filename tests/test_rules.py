@@ -10,6 +10,7 @@ import sys
 import tomllib
 from pathlib import Path
 from types import ModuleType
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -26,6 +27,7 @@ LEFT["structured"] = LEFT["learn"] - {"learn"}
 LEFT["tagger"] = LEFT["lab"] | {"structured"}
 LEFT["flow"] = LEFT["lab"]
 LEFT["cli"] |= {"structured", "tagger", "flow", ""}  # "": the package itself, all of which stands before the commands
+EVERYWHERE = {"files"}  # modules of the package itself that import nothing of ours: any room may use them
 
 
 def name_of(module):
@@ -51,7 +53,7 @@ def misdirected(module, found):
     for name in found:
         if name.split(".")[0] == "longlag":
             room = (name.split(".") + [""])[1]
-            if room not in {own, *LEFT.get(own, set())} and not re.fullmatch(r"__\w+__", room):
+            if room not in {own, *EVERYWHERE, *LEFT.get(own, set())} and not re.fullmatch(r"__\w+__", room):
                 yield name
 
 
@@ -61,10 +63,15 @@ def test_imports_come_from_the_left(module):
     assert list(misdirected(module, imports(module))) == []
 
 
+@pytest.mark.parametrize("name", sorted(EVERYWHERE))
+def test_what_every_room_may_import_imports_nothing_of_ours(name):
+    assert [found for found in imports(PACKAGE / f"{name}.py") if found.startswith("longlag")] == []
+
+
 def test_the_direction_rule_sees_a_wrong_import():
     module = PACKAGE / "cells" / "elman.py"
     wrong = ["longlag.layers.Elman", "longlag.cli", "longlag", "longlag.LSTM"]
-    fine = ["longlag.cells.tanh", "longlag.tasks.Copy", "longlag.__version__", "torch.nn"]
+    fine = ["longlag.files.replace", "longlag.cells.tanh", "longlag.tasks.Copy", "longlag.__version__", "torch.nn"]
     assert list(misdirected(module, [*wrong, *fine])) == wrong
 
 
@@ -179,6 +186,12 @@ def test_there_is_one_version():
     assert re.fullmatch(r"\d+\.\d+\.\d+", ll.__version__)
 
 
+def test_links_of_the_package_are_urls():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    links = {name: urlsplit(link) for name, link in project.get("urls", {}).items()}
+    assert [name for name, link in links.items() if link.scheme not in ("http", "https") or not link.hostname] == []
+
+
 # ------------------------------------------------------------------------------------------------ equation index
 
 SYSTEMS = {
@@ -204,25 +217,48 @@ def functions_in(file):
     return [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
 
 
-def test_the_index_points_at_the_tagged_lines():
+def test_the_index_and_the_tags_in_the_sources_agree():
     equations = tool()
-    pairs = zip(INDEX.splitlines(), equations.refreshed(INDEX).splitlines(), strict=True)
-    stale = [was for was, now in pairs if was != now]
-    assert stale == [], "run: python tools/equations.py"
-    rows = re.findall(r"^\| `\[([^\]]+)\]`", INDEX, re.MULTILINE)
-    assert len(rows) == len(equations.ROW.findall(INDEX)) == len(set(rows))
-    assert {row.split()[0] for row in rows} >= SYSTEMS
-    for row in re.findall(r"^\| `\[.*$", INDEX, re.MULTILINE):
-        assert re.search(r"`[\w/]+\.py::test_\w+` \|$", row), f"no test: {row}"
+    assert list(equations.problems(INDEX, equations.sources())) == []
+    assert {row.tag.split()[0] for row in equations.rows(INDEX)} >= SYSTEMS
+    assert not re.search(r"#L\d+", INDEX), "the index goes by tag, not by line number"
 
 
-def test_the_index_tool_finds_tags():
+def index_of(*rows):
+    return "\n".join(f"| `[{tag}]` | y = x | [a.py](../{path}) | `a/test_b.py::test_c` |" for tag, path in rows)
+
+
+@pytest.mark.parametrize(
+    ("index", "source", "problem"),
+    [
+        (index_of(("AB 1", "src/a.py")), "y = x  # [AB 1]", None),
+        (index_of(("AB 1", "src/a.py")), 'def f():\n    """y = x [AB]"""\n    return x  # [AB 1]', None),
+        (index_of(("AB 1", "src/a.py")), '"""[AB 1]"""\ny = x', "[AB 1] is in no comment of src/a.py"),
+        (index_of(("AB 1", "src/a.py")), 'y = "[AB 1]"  # [AB 1 b]', "[AB 1] is in no comment of src/a.py"),
+        (index_of(("AB 1", "src/old.py")), "y = x  # [AB 1]", "src/old.py, which does not exist (it is in src/a.py)"),
+        (index_of(("AB 1", "src/a.py")), "y = x  # [AB 1] [AB 2]", "src/a.py:1: [AB 2] has no row"),
+        (index_of(("AB 1", "src/a.py")), "y = x  # [AB 1]\nz = x  # [AB]", "src/a.py:2: [AB] has no row"),
+        (index_of(("AB 1", "src/a.py")), 'y = x  # [AB 1]\n"""\n[E2a]"""', "src/a.py:3: [E2a] has no row"),
+        (index_of(("AB 1", "src/a.py"), ("AB 1", "src/a.py")), "y  # [AB 1]", "more than one row"),
+    ],
+)
+def test_the_index_check_sees_what_is_wrong(index, source, problem):
+    found = list(tool().problems(index, {"src/a.py": source}))
+    assert found == [] if problem is None else any(problem in text for text in found), found
+
+
+def test_a_malformed_row_is_refused():
+    with pytest.raises(ValueError, match=r"not \| `\[tag\]`"):
+        tool().rows("| `[AB 1]` | y = x | [a.py:3](../src/a.py#L3) | `a/test_b.py::test_c` |")
+
+
+def test_the_index_tool_finds_the_line_of_a_tag(capsys):
     equations = tool()
-    assert equations.line_of("A 1", '"""[A 1]"""\nx = 1  # [A 1 b]\ny = 2  # [B] [A 1]\n') == 3
-    assert equations.line_of("A 1", 'x\n"""[A 1]"""\n') == 2
-    assert equations.line_of("E9", '"""E9: a task."""\n') == 1
-    with pytest.raises(LookupError, match=r"no line carries \[A 1\]"):
-        equations.line_of("A 1", "x = 1  # [A 1 b]")
+    assert equations.main(["ELMAN", "1"]) == 0
+    file, line = capsys.readouterr().out.splitlines()[0].rsplit(":", 1)
+    assert "# [ELMAN 1]" in (ROOT / file).read_text(encoding="utf-8").splitlines()[int(line) - 1]
+    assert equations.main(["NO-SUCH 1"]) == 1
+    assert capsys.readouterr().out == "no line is tagged [NO-SUCH 1]\n"
 
 
 def test_the_index_names_tests_that_exist():

@@ -126,6 +126,17 @@ def test_001_4_a_single_large_weight_does_not_vanish():
             assert 0 <= flow(U, x, 2)[0, 2] < 1e-16  # both weights grow: net_{k_1} saturates
 
 
+def test_001_4_large_weights_that_cancel_in_the_nets_explode():
+    """Two weights into each unit grow together and cancel: x = 0 keeps the nets at 0, the slopes at ¼."""
+    x, n = torch.zeros(7, 2).double(), 5
+    opposite = torch.tensor([[1.0, -1.0], [-1.0, 1.0]]).double()
+    for c in (10.0, 100.0, 1000.0):
+        assert rel(flow(c * opposite, x, n), (c / 2) ** n / 2 * opposite) < EXACT  # printed: → 0 as c grows
+        # one of the two fixed at −10: the net of its unit leaves 0 with c, and the path of growing weights vanishes
+        fixed = torch.tensor([[c, -10.0], [-10.0, c]]).double()
+        assert c == 10 or flow(fixed, x, n).abs().max() < 1e-9
+
+
 def test_001_5_error_flow_is_a_sum_over_paths_in_this_index_order():
     torch.manual_seed(1)
     U, x, n, units = torch.randn(3, 3).double(), torch.randn(6, 3).double(), 3, range(3)

@@ -21,7 +21,7 @@ from longlag.tagger.loop import Loop
 from longlag.tagger.train import Settings, load, train_tagger
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
-LONGLAG = [sys.executable, "-c", "from longlag.cli import app; app()"]
+LONGLAG = [sys.executable, "-m", "longlag"]
 SMALL = ["--epochs", "2", "--hidden", "6"]
 
 
@@ -270,4 +270,4 @@ def test_control_c_says_how_to_go_on(place, tmp_path, monkeypatch):
     monkeypatch.setattr(Loop, "backward", stop)
     done = run("train", place / "train.tsv", "--dev", place / "dev.tsv", "--out", tmp_path / "m", *SMALL)
     assert done.exit_code == 130
-    assert done.stderr == "longlag: stopped; tag train goes on with --resume\n"
+    assert done.stderr == "longlag: stopped; the same command with --resume goes on\n"

@@ -111,6 +111,14 @@ def test_take_keeps_noise_free_targets():
     assert batch.take(np.array([1])).targets.tolist() == [[2.0]]
 
 
+def test_take_keeps_noise_free_targets_of_every_step():
+    targets = np.array([3, 1, 0, 2, 2])
+    batch = Ragged(np.zeros((5, 1)), np.array([0, 1, 3, 5]), targets, 1, 4, noise_free=3 - targets)
+    taken = batch.take(np.array([2, 1]))
+    assert taken.targets.tolist() == [2, 2, 1, 0]
+    assert taken.clean_targets.tolist() == [1, 1, 2, 3]
+
+
 def test_clean_targets_are_the_targets_unless_given():
     batch = build([2, 3], vectors=True, every=False)
     assert batch.clean_targets is batch.targets

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
-# name -> where it lives: a function is one command, a typer.Typer a group of commands
+from longlag.cli._commands import Lazy
+
+# name -> where it is: a function is one command, a typer.Typer a group of commands
 COMMANDS = {
     "reproduce": "longlag.cli.lab:reproduce",
     "report": "longlag.cli.lab:report",
@@ -19,26 +19,13 @@ COMMANDS = {
 }
 
 
-class Lazy(TyperGroup):
-    """A group that knows its commands by name only."""
+class Commands(Lazy):
+    """The commands of longlag."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in COMMANDS:
-            return None
-        module, _, attribute = COMMANDS[cmd_name].partition(":")
-        found = getattr(importlib.import_module(module), attribute)
-        if not isinstance(found, typer.Typer):
-            found, command = typer.Typer(), found
-            found.command(cmd_name)(command)
-        command = typer.main.get_command(found)
-        command.name = cmd_name
-        return command
+    commands_at = COMMANDS
 
 
-app = typer.Typer(cls=Lazy, no_args_is_help=True, add_completion=False, rich_markup_mode="rich")
+app = typer.Typer(cls=Commands, no_args_is_help=True, rich_markup_mode="rich")
 
 
 def _version(asked: bool) -> None:
@@ -52,7 +39,7 @@ def _version(asked: bool) -> None:
 @app.callback()
 def main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it and stop.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Recurrent networks as equations: experiments, analyses and tools."""

@@ -27,13 +27,28 @@ class Kind(StrEnum):
     local_activation = "local-activation"
 
 
+def check(what: str, expected: str, value: object, right: bool) -> None:
+    """Refuse a value by name."""
+    if not right:
+        text = f"{value:g}" if isinstance(value, float) else repr(value)
+        raise ValueError(f"{what} must be {expected}, got {text}")
+
+
+def start_random_numbers(seed: int) -> None:
+    """Seed torch's generator."""
+    import torch
+
+    check("flow: seed", "0 or a positive int", seed, seed >= 0)
+    torch.manual_seed(seed)
+
+
 def noise(length: int, sequences: int, inputs: int, seed: int) -> Tensor:
     """Gaussian noise (T, B, I)."""
     import torch
 
     for name, value in {"length": length, "sequences": sequences, "inputs": inputs}.items():
-        if value < 1:
-            raise ValueError(f"flow: {name} must be a positive int, got {value}")
+        check(f"flow: {name}", "a positive int", value, value >= 1)
+    check("flow: seed", "0 or a positive int", seed, seed >= 0)
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(length, sequences, inputs, generator=generator, dtype=torch.float64)
 
@@ -44,7 +59,7 @@ def build(kind: Kind, inputs: int, hidden: int, seed: int) -> Layer:
 
     import longlag as ll
 
-    torch.manual_seed(seed)
+    start_random_numbers(seed)
     dtype = torch.float64
     makers = {
         Kind.elman: lambda: ll.Elman(inputs, hidden, dtype=dtype),
@@ -83,7 +98,8 @@ def adding(hidden: int, length: int, updates: int, seed: int) -> tuple[Layer, Te
     import longlag as ll
     from longlag import tasks
 
-    torch.manual_seed(seed)
+    check("flow memory: --updates", "0 or a positive int", updates, updates >= 0)
+    start_random_numbers(seed)
     rng, task = np.random.default_rng(seed), tasks.Adding(length)
     lstm, readout = ll.LSTM(2, hidden, forget_bias=4.0), torch.nn.Linear(hidden, 1)
     with torch.no_grad():

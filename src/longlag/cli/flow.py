@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import math
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from longlag.cli._specimens import Kind, adding, build, noise, rescale
+from longlag.cli._errors import one_line_errors
+from longlag.cli._specimens import Kind, adding, build, check, noise, rescale, start_random_numbers
 
 if TYPE_CHECKING:
     from longlag.flow._result import Result
 
 app = typer.Typer(
+    add_completion=False,
     no_args_is_help=True,
     help="See why gradients vanish, and where memory lives. Each command writes a picture and its numbers as CSV.",
 )
@@ -59,9 +60,11 @@ def error(
     Draws the norm of ∂state(t)/∂state(t−q) against the lag q, with a bound that holds for every input where theory
     gives one. Below 1 the gradient vanishes, above it explodes.
     """
-    with told():
+    with one_line_errors():
         from longlag import flow
 
+        for g in gain or ():
+            check("flow error: --gain", "a positive number", g, 0 < g < math.inf)
         x = noise(length, sequences, inputs, seed)
         found = {}
         for g in gain or [None]:
@@ -90,7 +93,7 @@ def credit(
     The loss is ½ ‖y(t)‖² at every step. The picture has one column per loss; going down a column is going back in
     time. Where the colour has faded, nothing can be learned.
     """
-    with told():
+    with one_line_errors():
         from longlag import flow
 
         made = build(layer, inputs, hidden, seed)
@@ -116,13 +119,13 @@ def forgetting(
     Left, the influence of an input on the output q steps later. Right, by how much the output changes when the
     network sees only the last Q inputs: a network that forgets is a feed-forward network on a window.
     """
-    with told():
+    with one_line_errors():
         import torch
 
         import longlag as ll
         from longlag import flow
 
-        torch.manual_seed(seed)
+        start_random_numbers(seed)
         options = {"constrain": "forget", "time_constant": time_constant, "dtype": torch.float64}
         network = ll.LocalFeedbackNetwork(inputs, (0, hidden, hidden), (1, 0, 0), **options)
         found = flow.forgetting(network, noise(length, sequences, inputs, seed))
@@ -149,15 +152,14 @@ def drift(
     Inputs of one sign push the internal states away from 0, where h′(s) vanishes and no error enters the cell. A
     negative bias keeps the input gates nearly closed until there is something to store.
     """
-    with told():
-        import torch
-
+    with one_line_errors():
         import longlag as ll
         from longlag import flow, tasks
 
-        torch.manual_seed(seed)
+        start_random_numbers(seed)
         network = ll.LSTM97(2, blocks=2, block_size=2, output_size=1)
         biases = tuple(bias) if bias else (0.0, -3.0, -6.0)
+        check("flow drift: --rate", "a positive number", rate, 0 < rate < math.inf)
         options = {"updates": updates, "batch": batch, "learning_rate": rate, "seed": seed}
         found = flow.drift(network, tasks.Multiplication(length), biases=biases, **options)
         write(found, out)
@@ -180,7 +182,7 @@ def memory(
     Trains an LSTM on the adding problem (remember two marked numbers), then takes its memory at the end of a
     sequence apart: c(t) = Σ w_k g_k, where w_k is what the gates kept of step k. Triangles point at the marked steps.
     """
-    with told():
+    with one_line_errors():
         from longlag import flow
 
         lstm, x, marked = adding(hidden, length, updates, seed)
@@ -207,7 +209,7 @@ def compare(
     All as they are initialised, on the same noise. LSTM-97 appears twice: with the cuts of its learning rule the
     error of the internal states is carried on unchanged, exactly 1; without them it is not.
     """
-    with told():
+    with one_line_errors():
         from longlag import flow
 
         x = noise(length, sequences, inputs, seed)
@@ -227,16 +229,6 @@ def compare(
         write(found, out)
         for name, one in found.flows.items():
             typer.echo(f"{name}: {one.regime[0]}, {float(one.rate[-1].median()):.4g} per step")
-
-
-@contextmanager
-def told() -> Iterator[None]:
-    """Bad input is one line, not a traceback."""
-    try:
-        yield
-    except (ValueError, TypeError) as error:
-        typer.echo(f"longlag: {error}", err=True)
-        raise typer.Exit(2) from error
 
 
 def write(result: Result, out: Path, **options: object) -> None:

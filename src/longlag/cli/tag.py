@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -12,11 +11,14 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
+from longlag.cli._errors import one_line_errors
+
 if TYPE_CHECKING:
     from longlag.tagger.model import Tagger
     from longlag.tagger.train import Watch
 
 app = typer.Typer(
+    add_completion=False,
     no_args_is_help=True,
     rich_markup_mode="rich",
     help="Tag the words of sentences: parts of speech, names, anything with a tag per word.",
@@ -49,7 +51,7 @@ def train(
         longlag tag eval model/ test.tsv
         echo "Can you book me a table?" | longlag tag predict model/ --raw -
     """
-    with told():
+    with one_line_errors("stopped; the same command with --resume goes on"):
         from longlag.tagger.train import Settings, train_tagger
 
         settings = Settings(
@@ -76,7 +78,7 @@ def evaluate(
 
         longlag tag eval model/ test.tsv --report errors.html
     """
-    with told():
+    with one_line_errors():
         from longlag.tagger.errors import analyse
         from longlag.tagger.model import Tagger
         from longlag.tagger.train import load
@@ -120,7 +122,7 @@ def predict(
         longlag tag predict model/ words.txt > tagged.tsv
         echo "Can you book me a table?" | longlag tag predict model/ --raw --marginals -
     """
-    with told():
+    with one_line_errors():
         from longlag.tagger.model import Tagger
 
         tagger = Tagger.load(model)
@@ -165,22 +167,6 @@ def source(file: str) -> Iterator[BinaryIO]:
     else:
         with Path(file).open("rb") as stream:
             yield stream
-
-
-@contextmanager
-def told() -> Iterator[None]:
-    """Bad input is one line, not a traceback; a reader that has gone away (| head) is no error."""
-    try:
-        yield
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(0) from None
-    except (ValueError, TypeError, OSError) as error:
-        typer.echo(f"longlag: {error}", err=True)
-        raise typer.Exit(2) from error
-    except KeyboardInterrupt:
-        typer.echo("longlag: stopped; tag train goes on with --resume", err=True)
-        raise typer.Exit(130) from None
 
 
 @contextmanager

@@ -21,13 +21,13 @@ class Norm(NamedTuple):
 
     @classmethod
     def of_paper(cls, weight: Tensor, bias: Tensor, eps: float) -> Norm:
-        """Variance with divisor H−1. [LN-RNN 5]
+        """Variance with divisor H−1.
 
         (r − μ)/√(v·H/(H−1) + ε) = κ (r − μ)/√(v + κ² ε), κ = √((H−1)/H).
         """
         H = weight.shape[-1]
         kappa = ((H - 1) / H) ** 0.5
-        return cls(weight * kappa, bias, eps * kappa**2)
+        return cls(weight * kappa, bias, eps * kappa**2)  # [LN-RNN 5 κ]
 
 
 class Weights(NamedTuple):

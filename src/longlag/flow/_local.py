@@ -114,7 +114,7 @@ def window(layers: Layers, x: Tensor) -> Tensor:
 
 
 def _changes(layers: Layers, x: Tensor) -> Iterator[Tensor]:
-    """Bounds on |Δy|, one step after the other since the restart. [LF-92 3 window]"""
+    """Bounds on |Δy|, one step after the other since the restart."""
     states = {units.name: _at_restart(units, below, x) for layer in layers for below, units in layer}
     while True:
         changed = [torch.zeros_like(x[0, 0])]  # both runs see the same inputs
@@ -123,7 +123,7 @@ def _changes(layers: Layers, x: Tensor) -> Iterator[Tensor]:
             for below, units in layer:
                 fed = units.W.abs() @ changed[below]
                 read = SLOPE if units.kind == "activation" else 1.0  # its state is its output, not its net input
-                states[units.name] = units.gain * states[units.name] + read * fed
+                states[units.name] = units.gain * states[units.name] + read * fed  # [LF-92 3 window]
                 outputs.append(states[units.name] * (SLOPE / read))
             changed.append(torch.cat(outputs))
         yield changed[-1]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import abc
 import csv
-import os
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import io
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from longlag import files
 from longlag.flow._style import style
 
 if TYPE_CHECKING:
@@ -34,14 +34,12 @@ class Result(abc.ABC):
     def to_csv(self, path: str | Path) -> Path:
         """Write `columns`; the file appears whole or not at all."""
         columns = {k: v.tolist() if isinstance(v, Tensor) else list(v) for k, v in self.columns().items()}
-
-        def write(temporary: str) -> None:
-            with open(temporary, "w", newline="", encoding="utf-8") as file:
-                writer = csv.writer(file)
-                writer.writerow(columns)
-                writer.writerows(zip(*columns.values(), strict=True))
-
-        return replace(Path(path), write)
+        text = io.StringIO(newline="")
+        writer = csv.writer(text)
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        return files.replace(path, text.getvalue())
 
     def save(self, path: str | Path, **options: Any) -> Path:
         """Write the picture, ``plot(**options)``; the suffix (.png, .svg, .pdf) chooses its format."""
@@ -50,21 +48,8 @@ class Result(abc.ABC):
             raise ValueError(f"{type(self).__name__}.save: path must end in {', '.join(PICTURES)}, got {path.name!r}")
         kind = path.suffix.lower()[1:]
         metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+        picture = io.BytesIO()
         with style():
-            figure = self.plot(**options)
-            return replace(path, lambda temporary: figure.savefig(temporary, format=kind, metadata=metadata))
-
-
-def replace(path: Path, write: Callable[[str], object]) -> Path:
-    """Write to a temporary name beside ``path`` and move it into place."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    try:
-        write(temporary)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    return path
+            self.plot(**options).savefig(picture, format=kind, metadata=metadata)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return files.replace(path, picture.getvalue())

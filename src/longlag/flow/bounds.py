@@ -48,7 +48,7 @@ def conditions(layer: nn.Module) -> Conditions:
         raise ValueError(f"conditions: layer must be one level of Elman or RNN-97 units without norm, got {name}")
     gamma, U = largest_slopes()[found.cell.key], found.get_parameter("weight_hh_l0")
     norms = (matrix_norm(U, 2), matrix_norm(U, torch.inf), matrix_norm(U, 1), len(U) * U.abs().max())
-    return Conditions(*(gamma * float(v) for v in norms))
+    return Conditions(*(gamma * float(v) for v in norms))  # [RNN-97 1.1 norms]
 
 
 @torch.no_grad()
@@ -79,5 +79,5 @@ def path_products(layer: nn.Module, x: Tensor, lag: int, t: int | None = None) -
     paths = run.x.new_ones(run.x.shape[1], run.size)
     for q in range(lag):
         factors = run.jacobian(t - q)  # f′(net_i) w_ij, (B, d, d)
-        paths = paths.unsqueeze(-1) * factors.view(len(factors), *[1] * q, run.size, run.size)
+        paths = paths.unsqueeze(-1) * factors.view(len(factors), *[1] * q, run.size, run.size)  # [RNN-97 1.1 paths]
     return paths

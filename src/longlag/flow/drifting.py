@@ -157,7 +157,7 @@ def _truncated_run(network: LSTM97, x: Tensor, lengths: Tensor) -> tuple[Tensor,
 
 def _measure(network: LSTM97, s: Tensor, gates: Tensor, lengths: Tensor, loss: float) -> list[float]:
     size = s.abs()
-    bound = LARGEST[network.g] * gates
+    bound = LARGEST[network.g] * gates  # [LSTM-97 4 drift]
     slope = slope_of_h(network, s) / slope_of_h(network, torch.zeros_like(s))
     mean_gate = gates / lengths.unsqueeze(-1)
     values = (size.mean(), size.max(), bound.max(), slope.mean(), mean_gate.mean())

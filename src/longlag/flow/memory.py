@@ -44,7 +44,7 @@ class MemoryWeights(Result):
     @property
     def contributions(self) -> Tensor:
         """(t + 1, B, H) w_k ⊙ g_k: with ``carried`` they sum to c(t)."""
-        return self.weights * self.written
+        return self.weights * self.written  # [LSTM-FG 25.26]
 
     @property
     def age(self) -> Tensor:

@@ -84,7 +84,7 @@ class MemoryModel:
 
 
 class GrowingModel(MemoryModel):
-    """LSTM-1997 whose memory block is added in the course of learning. [LSTM-97 4, sequential construction]"""
+    """LSTM-1997 whose memory block is added in the course of learning. [LSTM-97 4]"""
 
     def __init__(self, learner: Memory, rng: np.random.Generator) -> None:
         super().__init__(learner, rng)

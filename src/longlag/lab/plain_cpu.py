@@ -66,7 +66,7 @@ def compare(V, dV, symbol, target, y, out, e, tally):
 
 @njit(**KERNEL)
 def influence(W, symbol, y, new, P, Q):
-    """Q_k,is = σ′_k (Σ_l U_kl P_l,is + δ_ki x̃_s). [RNN-97 RTRL]"""
+    """Q_k,is = σ′_k (Σ_l U_kl P_l,is + δ_ki x̃_s)."""
     n, sources = W.shape
     d = sources - n
     for k in range(n):
@@ -81,7 +81,7 @@ def influence(W, symbol, y, new, P, Q):
             q[k * sources + d + l] += y[l]
         slope = new[k] * (1 - new[k])
         for i in range(q.size):
-            q[i] *= slope
+            q[i] *= slope  # [RNN-97 1 RTRL]
 
 
 @njit(**KERNEL)
@@ -146,7 +146,7 @@ def bptt(W, V, inputs, offsets, targets, lr, through_time, errors):
         carry[:] = 0
         for t in range(steps - 1, -1, -1):
             for i in range(n):
-                e[t, i] = (e[t, i] + carry[i]) * y[t + 1, i] * (1 - y[t + 1, i])
+                e[t, i] = (e[t, i] + carry[i]) * y[t + 1, i] * (1 - y[t + 1, i])  # [RNN-97 1 BPTT]
             carry[:] = 0
             for i in range(n):
                 dW[i, inputs[first + t]] += e[t, i]

@@ -20,7 +20,7 @@ class AtLeastOne(nn.Module):
     """α = 1 + softplus(α̂): a time constant of at least one step. [LEAKY 2 α]"""
 
     def forward(self, raw: Tensor) -> Tensor:
-        return 1 + softplus(raw)
+        return 1 + softplus(raw)  # [LEAKY 2 α]
 
     def right_inverse(self, alpha: Tensor) -> Tensor:
         return torch.log(torch.expm1((alpha - 1).clamp(min=1e-6)))
@@ -42,10 +42,10 @@ class Bounded(nn.Module):
 
 @functools.cache
 def largest_slopes() -> dict[str, float]:
-    """sup |f′| of the cells y = f(a), by the key of their equations. [ELMAN 6 γ]"""
+    """sup |f′| of the cells y = f(a), by the key of their equations."""
     from longlag import cells
 
-    return {cells.elman.key: 1.0, cells.elman_relu.key: 1.0, cells.rnn97.key: 0.25}
+    return {cells.elman.key: 1.0, cells.elman_relu.key: 1.0, cells.rnn97.key: 0.25}  # [ELMAN 6 γ]
 
 
 def gain_bound(cell: Cell, U: Tensor | None, params: Sequence[Tensor]) -> tuple[float, str] | None:

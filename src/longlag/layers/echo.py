@@ -15,8 +15,8 @@ from longlag.layers.state import StateSpec
 class EchoState(Layer):
     """Echo state network (Jaeger 2001) with leaky units and a ridge read-out.
 
-    h(t) = (1−a) h(t−1) + a tanh(U h(t−1) + W x(t) + b), U, W, b fixed [ESN 4];
-    y(t) = V [h(t); x(t)] + c, (V, c) = argmin Σ ‖y − d‖² + λ ‖V‖², from accumulated XᵀX and XᵀD [ESN 4 ridge].
+    h(t) = (1−a) h(t−1) + a tanh(U h(t−1) + W x(t) + b), U, W, b fixed [ESN 4 h];
+    y(t) = V [h(t); x(t)] + c, (V, c) = argmin Σ ‖y − d‖² + λ ‖V‖², from accumulated XᵀX and XᵀD [ESN 4 V].
 
     Args:
         input_size, hidden_size, output_size: n, m, l.
@@ -195,13 +195,13 @@ class EchoState(Layer):
 
     @torch.no_grad()
     def jacobian_radius(self, x: Tensor) -> float:
-        """Mean spectral radius of J(t) = (1−a) I + a diag(1−τ²) U along a run, τ = tanh of the net input. [ESN 4 J]"""
+        """Mean spectral radius of J(t) = (1−a) I + a diag(1−τ²) U along a run, τ = tanh of the net input."""
         s = validation.sequences(self, x, None, None)
         h, _ = self.reservoir(s.x)
         past = torch.cat([h.new_zeros(1, *h.shape[1:]), h[:-1]])
         slope = 1 - ((h - (1 - self.leak) * past) / self.leak) ** 2
         eye = torch.eye(self.hidden_size, dtype=h.dtype, device=h.device)
-        J = (1 - self.leak) * eye + self.leak * slope.unsqueeze(-1) * self.reservoir.weight_hh_l0
+        J = (1 - self.leak) * eye + self.leak * slope.unsqueeze(-1) * self.reservoir.weight_hh_l0  # [ESN 4 J]
         return float(torch.linalg.eigvals(J).abs().amax(-1).mean())
 
     @property

@@ -52,7 +52,7 @@ class LSTM(Recurrent):
     """LSTM with a forget gate; weights are interchangeable with ``torch.nn.LSTM``.
 
     i, f, g, o = rows of W x(t) + b_ih + U y(t−1) + b_hh;
-    c(t) = σ(f) c(t−1) + σ(i) tanh(g); y(t) = σ(o) tanh(c(t)) [LSTM-FG 25.20-25.25].
+    c(t) = σ(f) c(t−1) + σ(i) tanh(g); y(t) = σ(o) tanh(c(t)) [LSTM-FG 25.24] [LSTM-FG 25.25].
 
     Args:
         forget_bias: if given, the initial bias of the forget gates (1 keeps memories from the start).

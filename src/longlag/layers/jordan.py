@@ -146,7 +146,7 @@ class Jordan(StepLayer):
         mask = self._dropout_mask(s.batch)
         r = linear(s.x, self.weight_ih, getattr(self, "bias_h", None))
         r = r + linear(fb if mask is None else fb * mask, self.weight_fb)
-        z = linear(torch.tanh(r), self.weight_ho, getattr(self, "bias_o", None))
+        z = linear(torch.tanh(r), self.weight_ho, getattr(self, "bias_o", None))  # [PAT-III]
         if s.lengths is None:
             return z, (targets[-1],)
         active = torch.arange(s.steps, device=z.device)[:, None] < s.lengths
@@ -202,12 +202,13 @@ class Jordan(StepLayer):
         return "reference" if found else engines.choose(self.engine, x)[0]
 
     def gain_bound(self) -> tuple[float, str] | None:
-        """‖diag p − p pᵀ‖₂ ≤ ½ [JORDAN 2], so one step scales an error by at most ½ ‖V‖ ‖U‖, or 0 through argmax."""
+        """‖diag p − p pᵀ‖₂ ≤ ½, so one step scales an error by at most ½ ‖V‖ ‖U‖; argmax feeds none back."""
         if self.hidden_feedback:
             return None
         if self.feedback == "argmax":
             return 0.0, "0: argmax feeds back no error"
         product = float(matrix_norm(self.weight_ho.detach(), 2) * matrix_norm(self.weight_fb.detach(), 2))
+        # [JORDAN 2 bound]
         return (product / 2, "(½ ‖V‖ ‖U‖)^q") if self.feedback == "soft" else (product, "(‖V‖ ‖U‖)^q")
 
     def _fed_back(self, z: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -36,7 +36,7 @@ class LSTM97Step(LinearStep):
     def _linearise(self, state: Parts) -> None:
         layer, rows, x, (past, s) = self.layer, self.rows, self.x, state
         self.w, b = layer.weights()
-        self.source = torch.cat([x, past], -1) if layer.recurrent else x  # x̃ [LSTM-97 2]
+        self.source = torch.cat([x, past], -1) if layer.recurrent else x  # [LSTM-97 2 x̃]
         net = dict(zip(layer.sections, linear(self.source, self.w, b).split(list(layer.sections.values()), -1)))
         y = {section: torch.sigmoid(net[section]) for section in ("hid", "ig", "og")}
         per_cell = functools.partial(torch.repeat_interleave, repeats=layer.block_size, dim=-1)
@@ -49,7 +49,7 @@ class LSTM97Step(LinearStep):
             C[:, rows[section], rows[section]] = torch.diag_embed(value * (1 - value))  # [LSTM-97 3.6 dy_a]
         own = x.new_zeros(len(x), rows["s"].stop, rows["s"].stop)
         cell_of = torch.eye(layer.blocks, dtype=x.dtype, device=x.device).repeat_interleave(layer.block_size, 0)
-        for out, at in (("y", rows["cell"]), ("s", rows["s"])):  # [LSTM-97 3.6 dy_cell, Q]
+        for out, at in (("y", rows["cell"]), ("s", rows["s"])):  # [LSTM-97 3.6 dy_cell] [LSTM-97 3.6 Q]
             d = {v: torch.as_tensor(p[out, v], dtype=x.dtype, device=x.device).expand_as(s) for o, v in p if o == out}
             C[:, at, rows["cell"]] = torch.diag_embed(d["a"])
             for gate, section in (("i", "ig"), ("o", "og")):
@@ -193,7 +193,7 @@ class CutLSTM97(UnitGraph):
 
     def __init__(self, layer: LSTM97) -> None:
         self.block_size = layer.block_size
-        reads = (INPUT, FED_BACK) if layer.recurrent else (INPUT,)  # x̃ [LSTM-97 2]
+        reads = (INPUT, FED_BACK) if layer.recurrent else (INPUT,)  # [LSTM-97 2 x̃]
         groups: list[UnitGroup] = [Units97(layer, "hid", reads)] if layer.hidden_units else []
         groups += [Cells97(layer, reads)] if layer.blocks else []
         inner = tuple(group.name for group in groups)

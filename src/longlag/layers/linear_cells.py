@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
 
 from longlag.cells import Cell
-from longlag.engines import Norm, Weights, reference
+from longlag.layers._level import Level, constant, step_level
 from longlag.layers.linear import Direct, Gradients, LinearStep
 from longlag.layers.state import Parts
 
@@ -22,46 +21,6 @@ if TYPE_CHECKING:
     from longlag.layers.recurrent import Recurrent
 
 Columns = dict[str, Tensor]  # by name of a cell's input or output, (B, H, p)
-
-
-class Normed(NamedTuple):
-    """Layer normalisation r̂ = (r − μ)/σ of one gate, linearised: ∂r̂/∂r = (I − 11ᵀ/H − r̂ r̂ᵀ/H)/σ. [LN-RNN 5 backward]"""
-
-    unit: Tensor  # r̂ (B, H)
-    scale: Tensor  # σ (B, 1)
-
-    @classmethod
-    def of(cls, r: Tensor, eps: float) -> Normed:
-        """Normalise r (B, H)."""
-        scale = (r.var(-1, keepdim=True, correction=0) + eps).sqrt()
-        return cls((r - r.mean(-1, keepdim=True)) / scale, scale)
-
-    def __call__(self, d: Tensor) -> Tensor:
-        """∂r̂/∂r d for d (B, H, p). The matrix is symmetric, so this is the product with its transpose, too."""
-        unit = self.unit.unsqueeze(-1)
-        return (d - d.mean(1, keepdim=True) - unit * (unit * d).mean(1, keepdim=True)) / self.scale.unsqueeze(-1)
-
-
-class Level(NamedTuple):
-    """One level of the stack at this step."""
-
-    weights: Weights
-    read: Tensor  # the input of W, (B, width)
-    past: dict[str, Tensor]  # the parts of the state before the step, each (B, H)
-    nets: dict[str, Tensor]  # net inputs of the gates, normalised if there is a norm, each (B, H)
-    partials: dict[tuple[str, str], Tensor | float]  # ∂output/∂input, (B, H, 1) or a constant
-    norms: dict[str, Normed]
-
-    def at(self, samples: slice) -> Level:
-        """The same at some of the samples."""
-        return Level(
-            self.weights,
-            self.read[samples],
-            {name: part[samples] for name, part in self.past.items()},
-            {name: net[samples] for name, net in self.nets.items()},
-            {key: p[samples] if isinstance(p, Tensor) else p for key, p in self.partials.items()},
-            {gate: Normed(norm.unit[samples], norm.scale[samples]) for gate, norm in self.norms.items()},
-        )
 
 
 class CellStep(LinearStep):
@@ -74,7 +33,7 @@ class CellStep(LinearStep):
         y, after = x, []
         for k in range(layer.num_layers):
             past = dict(zip(self.cell.fed_back, (part[k] for part in state)))
-            level, outputs = _level(self.cell, _constant(layer.weights(k)), y, past)
+            level, outputs = step_level(self.cell, constant(layer.weights(k)), y, past)
             self.levels.append(level)
             y = outputs["y"]
             after.append([outputs[name] for name in self.cell.fed_back])
@@ -109,7 +68,7 @@ class CellStep(LinearStep):
         """Changes of the gates' net inputs, W dx + U dy, from changes of what W and U read."""
         cell, w, d = self.cell, level.weights, {}
         if w.U is not None and dy is not None:
-            d |= zip(cell.recurrent_gates, _times(w.U, dy).unflatten(1, (-1, self.H)).unbind(1))
+            d |= zip(cell.recurrent_gates, _times(w.U, dy).unflatten(1, (-1, self.H)).unbind(1))  # [LSTM-FG 1.2 dñ]
         if dx is not None:
             for gate, change in zip(cell.input_gates, _times(w.W, dx).unflatten(1, (-1, self.H)).unbind(1)):
                 d[gate] = d[gate] + change if gate in d else change
@@ -283,29 +242,6 @@ def squashes(cell: Cell) -> dict[str, str]:
     calls = {call for expression in cell.expressions for call in expression.atoms(sympy.Function)}
     found = {(str(call.args[0]), type(call).__name__) for call in calls}
     return {gate: squash for gate in cell.gates for squash in ("sigmoid", "tanh") if (gate, squash) in found}
-
-
-def _level(cell: Cell, w: Weights, x: Tensor, past: dict[str, Tensor]) -> tuple[Level, dict[str, Tensor]]:
-    """One level's step and its partials; outputs by name."""
-    net = linear(x, w.W, w.b).unflatten(-1, (len(cell.input_gates), -1))
-    values = reference.cell_inputs(cell, net, w.U, tuple(past.values()), w.params, bias=w.b_recurrent)
-    norms = {}
-    if w.norm is not None:
-        norms = {gate: Normed.of(r, w.norm.eps) for gate, r in zip(cell.gates, values)}
-        scaled = zip(norms.values(), w.norm.weight, w.norm.bias)
-        values[: len(norms)] = [gamma * norm.unit + beta for norm, gamma, beta in scaled]
-    outputs, found = cell.with_partials(cell.outputs)(*values)
-    shape = (len(x), net.shape[-1])
-    partials = {key: p.expand(shape).unsqueeze(-1) if isinstance(p, Tensor) else p for key, p in found.items()}
-    return Level(w, x, past, dict(zip(cell.gates, values)), partials, norms), outputs
-
-
-def _constant(w: Weights) -> Weights:
-    """The same weights without their graph."""
-    W, b, U, b_recurrent = (None if v is None else v.detach() for v in w[:4])
-    norm = None if w.norm is None else Norm(w.norm.weight.detach(), w.norm.bias.detach(), w.norm.eps)
-    assert W is not None
-    return Weights(W, b, U, b_recurrent, tuple(p.detach() for p in w.params), norm)
 
 
 def _gamma_scale(layer: Recurrent) -> float:

@@ -13,7 +13,7 @@ Schedule = Callable[[int], float]
 
 def constant(epsilon: float) -> Schedule:
     """ε(k) = ε."""
-    return lambda k: epsilon
+    return lambda k: epsilon  # [TF-MIX 4 ε]
 
 
 def linear(slope: float, least: float = 0.0) -> Schedule:
@@ -22,12 +22,12 @@ def linear(slope: float, least: float = 0.0) -> Schedule:
     >>> [round(linear(0.25, 0.4)(k), 2) for k in range(4)]
     [1.0, 0.75, 0.5, 0.4]
     """
-    return lambda k: max(least, 1 - slope * k)
+    return lambda k: max(least, 1 - slope * k)  # [TF-MIX 4 ε]
 
 
 def exponential(base: float) -> Schedule:
     """ε(k) = baseᵏ, base < 1."""
-    return lambda k: base**k
+    return lambda k: base**k  # [TF-MIX 4 ε]
 
 
 def inverse_sigmoid(c: float) -> Schedule:
@@ -37,4 +37,4 @@ def inverse_sigmoid(c: float) -> Schedule:
     (0.9091, 0.0)
     """
     # as a logistic function of log c − k/c: e^(k/c) itself would overflow
-    return lambda k: 0.5 * (1 + math.tanh(0.5 * (math.log(c) - k / c)))
+    return lambda k: 0.5 * (1 + math.tanh(0.5 * (math.log(c) - k / c)))  # [TF-MIX 4 ε]

@@ -1,4 +1,4 @@
-"""Influence across layers: of the weights below on the past of the units above. [LF-92-ML 5 cross-trace]
+"""Influence across layers: of the weights below on the past of the units above. [LF-92-ML 5 P]
 
 For a group j of weights and a group k above it, X_q = ∂q_k/∂θ_j (B, H_k, w_j) for every part q of k's past:
     ∂net_k/∂θ = Σ_i W_ki ∂y_i/∂θ    over the groups i that k reads

@@ -75,7 +75,7 @@ class Dense(Method):
         else:
             torch.mul(block.C.unsqueeze(-1), block.source[:, None, None, :], out=new.view(B, n, rows, -1))
         within = J if block.rows is None else J[:, block.rows][:, :, block.rows]
-        new.baddbmm_(within, E)  # [ELMAN 1.3 S], [LSTM-FG 1.2 S], [LSTM-97 3.6 P, Q], [JORDAN 2 S]
+        new.baddbmm_(within, E)  # [ELMAN 1.3 S] [LSTM-FG 1.2 S] [LSTM-97 3.6 P] [JORDAN 2 S]
         return new if active is None else where(active, new, E)
 
     def gradients(self, values: Values, dy: Errors) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
 """Influence by unit: a weight reaches the future only through the unit it leads into, so its trace is one number.
 
 For the weights θ into a unit and every part q of the unit's own past, E_q = ∂q/∂θ (gates, B, H, width):
-    E_q ← Σ_r (∂q/∂r) E_r + (∂q/∂net) source                      [LF-92 2.1 E], [LSTM-97 3.1 A, B], [LSTM-FG 1.3 E]
+    E_q ← Σ_r (∂q/∂r) E_r + (∂q/∂net) source                          [LF-92 2.1 E] [LSTM-97 3.1] [LSTM-FG 1.3 E]
 An error at t goes back through step t first, then meets the influence on what the step had read:
     dθ = Σ_b (dy ∂y/∂net) source + Σ_q (dy ∂y/∂q) E_q(t−1).
 So the traces stand one step behind, and the partials of the last step wait in the values to bring them up.
@@ -158,7 +158,7 @@ def _gradient(group: UnitGroup, values: Values, nets: Tensor, through: Traces) -
         if part in through:
             d, traces = through[part].unsqueeze(-1), values["own"][group.name]
             by_gate = dW.view(len(group.cell.gates), group.units, -1)[group.traced_rows]
-            by_gate += (d * traces["weights"][part]).sum(1)  # [LF-92 2.1 g], [LSTM-97 3.1 dw]
+            by_gate += (d * traces["weights"][part]).sum(1)  # [LF-92 2.1 g] [LSTM-97 3.1 dw]
             if params:
                 past = (d * traces["params"][part]).sum(1).squeeze(-1)
                 dparams = [direct + more for direct, more in zip(dparams, past)]
@@ -177,7 +177,7 @@ def _advance(E: Traces, partials: Partials, names: tuple[str, ...], source: Tens
                     E_q += E_r * (p.unsqueeze(-1) if isinstance(p, Tensor) else p)
         direct = _column(partials, part, names, E_q)
         if isinstance(direct, Tensor):
-            E_q.addcmul_(direct, source)  # [LF-92 2.1 E], [LSTM-97 3.1 A], [LSTM-97 3.1 B], [LSTM-FG 1.3 E]
+            E_q.addcmul_(direct, source)  # [LF-92 2.1 E] [LSTM-97 3.1 A] [LSTM-97 3.1 B] [LSTM-FG 1.3 E]
         elif direct:
             E_q.add_(source, alpha=direct)
     if new is not E:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from longlag import files
 
 FORMAT, VERSION = "longlag.learn.Online", 1
 
@@ -20,17 +20,7 @@ def write(path: Path, content: dict[str, Any]) -> None:
 
     tensors: dict[str, Tensor] = {}
     text = json.dumps({"format": FORMAT, "version": VERSION, "content": _encode(content, tensors, "content")})
-    data = save(tensors, {"longlag": text})
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+    files.replace(path, save(tensors, {"longlag": text}))
 
 
 def read(path: Path, device: torch.device) -> dict[str, Any]:

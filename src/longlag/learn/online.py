@@ -170,7 +170,7 @@ class Online:
             return
         grads = [p.grad for p in trained if p.grad is not None]
         norms = [torch.linalg.vector_norm(gradient) for gradient in grads]
-        norm = self.gradient_norm = float(torch.linalg.vector_norm(torch.stack(norms)))  # ν [CLIP 5]
+        norm = self.gradient_norm = float(torch.linalg.vector_norm(torch.stack(norms)))  # [CLIP 5 ν]
         if not math.isfinite(norm):
             self.skipped += 1  # [CLIP 5 skip]
         else:

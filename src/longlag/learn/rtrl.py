@@ -13,7 +13,7 @@ class RTRL(Rule):
     """Real-time recurrent learning (Williams and Zipser 1989): exact for every layer, memory independent of time.
 
     E(t) = J(t) E(t−1) + ∂s(t)/∂θ, E = ∂s/∂θ the influence of the parameters on the state s, J = ∂s(t)/∂s(t−1);
-    dθ = dy · ∂y/∂θ [ELMAN 1.3], [LSTM-FG 1.2], [LSTM-97 3.6], [JORDAN 2 RTRL].
+    dθ = dy · ∂y/∂θ [ELMAN 1.3], [LSTM-FG 1.2], [LSTM-97 3.6], [JORDAN 2 S].
 
     Cost per step and sample, w parameters and S numbers of state: dense layers O(S² w) time, O(S w) memory. Layers
     whose units hear only themselves (``dense=False``, no norm) O(w); stacked, O(H₂ w₁) for two layers, O(H₃ H₂ w₁)

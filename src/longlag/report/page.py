@@ -3,13 +3,13 @@
 import csv
 import io
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import fields
-from importlib.resources import files
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from longlag import files
 from longlag.lab.experiment import Experiment, Memory
 from longlag.lab.profiles import FIRST_SEED
 from longlag.lab.store import Store, StoreError
@@ -124,7 +124,9 @@ def html(rows: Sequence[Row], results: Results, runs: Sequence[dict[str, Any]], 
 
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"number": number, "interval": interval, "rate": rate, "figures": figures}
-    template = environment.from_string(files("longlag.report").joinpath("page.html").read_text(encoding="utf-8"))
+    template = environment.from_string(
+        resources.files("longlag.report").joinpath("page.html").read_text(encoding="utf-8")
+    )
     tables = [(k, title, [row for row in rows if row.table == k]) for k, title in TITLES.items()]
     return template.render(
         tables=[table for table in tables if table[2]], counts=counts(rows), runs=runs, curves=learning_curves(results),
@@ -179,14 +181,6 @@ def comma_separated(rows: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def put(path: Path, text: str) -> Path:
-    """Write under another name, then move into place."""
-    draft = path.with_name(path.name + ".part")
-    draft.write_text(text, encoding="utf-8")
-    os.replace(draft, path)
-    return path
-
-
 def results_of(
     folder: str | Path, experiments: Sequence[Experiment], seed: int
 ) -> tuple[Results, list[dict[str, Any]], float]:
@@ -211,4 +205,4 @@ def write(folder: str | Path, experiments: Sequence[Experiment], seed: int = FIR
     results, runs, seconds = results_of(folder, experiments, seed)
     lines, took = rows_of(results), together(sum(len(records) for _, records in results), seed, seconds)
     texts = {"html": html(lines, results, runs, took), "md": markdown(lines, runs, took), "csv": comma_separated(lines)}
-    return [put(Path(folder) / f"report.{kind}", text) for kind, text in texts.items()]
+    return [files.replace(Path(folder) / f"report.{kind}", text) for kind, text in texts.items()]

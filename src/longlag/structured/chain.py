@@ -66,9 +66,9 @@ def backward_pass(chain: Chain) -> list[Tensor]:
 
 
 def log_partition(chain: Chain) -> Tensor:
-    """log Z (B,) [CRF 2 logZ]; −∞ where no path is allowed."""
+    """log Z (B,); −∞ where no path is allowed."""
     alpha = forward_pass(chain, lse)[-1]
-    return torch.where(chain.nonempty, lse(alpha + chain.a_e, 1), 0)
+    return torch.where(chain.nonempty, lse(alpha + chain.a_e, 1), 0)  # [CRF 2 logZ]
 
 
 def score(chain: Chain, tags: Tensor) -> Tensor:

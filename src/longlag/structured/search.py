@@ -26,12 +26,12 @@ class Decoded(NamedTuple):
 
 
 def penalty(length: int, exponent: float) -> float:
-    """((5 + |y|)/6)^λ (Wu et al. 2016). [SEQ2SEQ 4 length normalisation]
+    """((5 + |y|)/6)^λ (Wu et al. 2016).
 
     >>> penalty(1, 0.7), penalty(7, 1.0)
     (1.0, 2.0)
     """
-    return ((5 + length) / 6) ** exponent
+    return ((5 + length) / 6) ** exponent  # [SEQ2SEQ 4 length]
 
 
 def follow(step: Step[S], state: S, start: Tensor, end: int, max_length: int, choose: Choose) -> Decoded:

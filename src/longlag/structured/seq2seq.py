@@ -106,13 +106,10 @@ class Seq2Seq(nn.Module):
             sizes, wanted = (attention.query_size, attention.key_size), (query(decoder, state).shape[-1], D)
             if sizes != wanted:
                 raise ValueError(f"Seq2Seq: attention must have query_size, key_size = {wanted}, got {sizes}")
-        self.read = (
-            None
-            if source_tokens is None
-            else nn.Embedding(
-                validation.positive("Seq2Seq", "source_tokens", source_tokens), encoder.input_size, **factory
-            )
-        )
+        self.read = None
+        if source_tokens is not None:
+            tokens = validation.positive("Seq2Seq", "source_tokens", source_tokens)
+            self.read = nn.Embedding(tokens, encoder.input_size, **factory)
         self.embedding = nn.Embedding(V, decoder.input_size - D, **factory)  # E
         self.initial = nn.Linear(D, spec.size, **factory)  # W_init, b_init
         self.output = nn.Linear(written.shape[-1] + D, V, **factory)  # [V_s, V_c], c_out
@@ -210,9 +207,8 @@ class Seq2Seq(nn.Module):
         start, known = self._start(len(known.context)), known.repeat(width)
 
         state, stepper = self._first_state(known), self._stepper(known)
-        found = search.beam(
-            stepper, self.decoder.state_spec.select, state, start, self.end, width, max_length, length_penalty
-        )
+        select = self.decoder.state_spec.select
+        found = search.beam(stepper, select, state, start, self.end, width, max_length, length_penalty)
         return found if self.batch_first else found._replace(tokens=found.tokens.movedim(-1, 0))
 
     def _follow(self, source: Tensor, lengths: Lengths, max_length: int, choose: search.Choose) -> Decoded:
@@ -284,9 +280,9 @@ class Seq2Seq(nn.Module):
         return self.output(torch.cat([self._leave(y), C], -1))
 
     def _own(self, z: Tensor, generator: torch.Generator | None) -> Tensor:
-        """The embedding of what the network itself says. [TF-MIX 4 q]"""
+        """The embedding of what the network itself says."""
         if self.feedback == "soft":
-            return torch.softmax(z, -1) @ self.embedding.weight
+            return torch.softmax(z, -1) @ self.embedding.weight  # [TF-MIX 4 q]
         if self.feedback == "argmax":
             return self.embedding(z.argmax(-1))
         return self.embedding(torch.multinomial(torch.softmax(z.detach(), -1), 1, generator=generator).squeeze(1))

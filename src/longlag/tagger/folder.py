@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
+
+from longlag import files
 
 FORMAT, VERSION = "longlag.tagger", 1
 DESCRIPTION, WEIGHTS, VECTORS, CHECKPOINT = (
@@ -26,7 +27,7 @@ class FolderError(ValueError):
 def write_description(folder: Path, content: dict[str, Any]) -> None:
     """Write tagger.json."""
     text = json.dumps({"format": FORMAT, "version": VERSION, **content}, ensure_ascii=False, indent=0)
-    replace(folder / DESCRIPTION, text.encode())
+    files.replace(folder / DESCRIPTION, text.encode())
 
 
 def read_description(folder: Path) -> dict[str, Any]:
@@ -51,7 +52,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], **notes: Any) -> None:
 
     contents = {name: value.detach().contiguous() for name, value in tensors.items()}
     head = {"format": FORMAT, "version": VERSION, **notes}
-    replace(path, save(contents, {"longlag": json.dumps(head, sort_keys=True)}))
+    files.replace(path, save(contents, {"longlag": json.dumps(head, sort_keys=True)}))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -71,21 +72,6 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, head
 
 
-def replace(path: Path, data: bytes) -> None:
-    """Write a file so that at any moment there is the old one or the new one, on disk."""
-    new = path.with_name(f".{path.name}.new")  # always the same name: a killed writer leaves no litter behind
-    with new.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)  # the new name, too, survives a power cut
-    finally:
-        os.close(directory)
-
-
 def claim(folder: Path) -> None:
     """Make a folder ours, if it does not exist or is empty; nobody's files are overwritten."""
     if folder.exists() and not folder.is_dir():
@@ -93,10 +79,27 @@ def claim(folder: Path) -> None:
     if begun(folder):
         left = "finished: choose another folder, or remove this one" if finished(folder) else "unfinished: resume it"
         raise FolderError(f"Tagger: {folder} holds a tagger already, {left}")
-    ours = {VECTORS, CHECKPOINT, *(f".{name}.new" for name in (VECTORS, CHECKPOINT, DESCRIPTION))}  # of a killed start
-    if folder.exists() and any(path.name not in ours for path in folder.iterdir()):
+    if folder.exists() and any(not _of_a_killed_start(path) for path in folder.iterdir()):
         raise FolderError(f"Tagger: {folder} must be a new or empty folder, it holds other files")
     folder.mkdir(parents=True, exist_ok=True)
+    remove_half_written(folder)
+
+
+def _of_a_killed_start(path: Path) -> bool:
+    """Whether a training that was killed before it could be resumed has left this file."""
+    return path.name in (VECTORS, CHECKPOINT) or _half_written(path)
+
+
+def _half_written(path: Path) -> bool:
+    """Whether a killed training was writing this file."""
+    return any(files.is_temporary(path, name) for name in (DESCRIPTION, WEIGHTS, VECTORS, CHECKPOINT))
+
+
+def remove_half_written(folder: Path) -> None:
+    """Remove what killed trainings were writing; the files they would have replaced are complete."""
+    for path in folder.iterdir():
+        if _half_written(path):
+            path.unlink()
 
 
 def begun(folder: Path) -> bool:

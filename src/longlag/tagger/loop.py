@@ -14,7 +14,7 @@ from torch import Tensor, distributed
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import get_total_norm
 
-from longlag.tagger import folder as files
+from longlag.tagger import folder as folders
 from longlag.tagger.batches import Batch, Corpus, shuffled
 from longlag.tagger.model import Tagger
 
@@ -111,18 +111,18 @@ class Loop:
             for kind, value in {"weight": p, "average": averages[name], **moments}.items():
                 tensors[f"{kind}/{name}"] = value
         notes = {"epoch": self.epoch, "updates": self.updates, "best": self.best, "best_epoch": self.best_epoch}
-        files.write_tensors(folder / files.CHECKPOINT, tensors, **notes)
+        folders.write_tensors(folder / folders.CHECKPOINT, tensors, **notes)
 
     def read(self, folder: Path) -> None:
         """Go on where `write` was called, bit for bit."""
-        path = folder / files.CHECKPOINT
-        tensors, notes = files.read_tensors(path)
+        path = folder / folders.CHECKPOINT
+        tensors, notes = folders.read_tensors(path)
         kinds: dict[str, dict[str, Tensor]] = {}
         for key, value in tensors.items():
             kind, _, name = key.partition("/")
             kinds.setdefault(kind, {})[name] = value
-        files.fit(self.tagger, kinds["weight"], path)
-        files.fit(self.averaged, kinds["average"], path)
+        folders.fit(self.tagger, kinds["weight"], path)
+        folders.fit(self.averaged, kinds["average"], path)
         for name, p in self.tagger.named_parameters():
             if "step" in kinds:
                 self.optimizer.state[p] = {moment: kinds[moment][name] for moment in MOMENTS}

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from longlag.layers import validation
 from longlag.structured import CRF
-from longlag.tagger import folder as files
+from longlag.tagger import folder as folders
 from longlag.tagger.batches import Batch, Corpus, buckets
 from longlag.tagger.data import Sentence
 from longlag.tagger.network import Network, Noise
@@ -138,42 +138,42 @@ class Tagger(nn.Module):
     def save(self, folder: str | Path) -> None:
         """Write a folder that `load` reads: tagger.json and safetensors. One that holds a tagger is not overwritten."""
         folder = Path(folder)
-        files.claim(folder)
+        folders.claim(folder)
         self.write_description(folder)
         self.write_weights(folder)
 
     def write_description(self, folder: Path, **notes: Any) -> None:
         """Write all but the weights that are trained."""
         if self.network.vectors is not None:
-            files.write_tensors(folder / files.VECTORS, {"vectors": self.network.vectors})
-        files.write_description(folder, {"shape": self.shape, "vocabulary": asdict(self.vocabulary), **notes})
+            folders.write_tensors(folder / folders.VECTORS, {"vectors": self.network.vectors})
+        folders.write_description(folder, {"shape": self.shape, "vocabulary": asdict(self.vocabulary), **notes})
 
     def write_weights(self, folder: Path, **notes: Any) -> None:
         """Write the weights that are trained, and notes about them."""
-        files.write_tensors(folder / files.WEIGHTS, self.state_dict(), **notes)
+        folders.write_tensors(folder / folders.WEIGHTS, self.state_dict(), **notes)
 
     @staticmethod
     def load(folder: str | Path) -> Tagger:
         """The tagger in a folder."""
         folder = Path(folder)
         tagger = Tagger.described(folder)
-        weights, _ = files.read_tensors(folder / files.WEIGHTS)
-        files.fit(tagger, weights, folder / files.WEIGHTS)
+        weights, _ = folders.read_tensors(folder / folders.WEIGHTS)
+        folders.fit(tagger, weights, folder / folders.WEIGHTS)
         return tagger.eval()
 
     @staticmethod
     def described(folder: Path) -> Tagger:
         """The tagger of a folder, as it was before training."""
-        description = files.read_description(folder)
+        description = folders.read_description(folder)
         vectors = None
         try:
             vocabulary = Vocabulary(**description["vocabulary"])
             if vocabulary.vectors:
-                vectors = files.read_tensors(folder / files.VECTORS)[0]["vectors"]
+                vectors = folders.read_tensors(folder / folders.VECTORS)[0]["vectors"]
             with torch.random.fork_rng(devices=[]):  # loading draws no random numbers of the caller's
                 return Tagger(vocabulary, **description["shape"], vectors=vectors)
         except (KeyError, TypeError) as error:
-            raise files.FolderError(f"Tagger: {folder / files.DESCRIPTION} is damaged ({error})") from error
+            raise folders.FolderError(f"Tagger: {folder / folders.DESCRIPTION} is damaged ({error})") from error
 
 
 def _check_sentences(sentences: Any) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import distributed
 
 from longlag.layers import validation
-from longlag.tagger import folder as files
+from longlag.tagger import folder as folders
 from longlag.tagger.batches import Corpus
 from longlag.tagger.data import DataError, Sentence, read
 from longlag.tagger.loop import Loop, World, reproducible
@@ -99,11 +99,11 @@ def train_tagger(
     sentences = load(paths[0], watch)
     tags = {tag for s in sentences for tag in s.tags}
     dev_sentences = load(paths[1], watch, tags)
-    origin = {"settings": asdict(settings), "data": files.fingerprint(*paths)}
-    tagger = Tagger.described(folder) if resume and files.begun(folder) else None
+    origin = {"settings": asdict(settings), "data": folders.fingerprint(*paths)}
+    tagger = Tagger.described(folder) if resume and folders.begun(folder) else None
     if tagger is not None:
-        check_origin(files.read_description(folder)["training"], origin, folder)
-        if files.finished(folder):
+        check_origin(folders.read_description(folder)["training"], origin, folder)
+        if folders.finished(folder):
             watch.note(f"{folder} is finished: nothing to resume")
             return Tagger.load(folder)
     with reproducible():
@@ -113,15 +113,17 @@ def train_tagger(
         loop = Loop(tagger, Corpus(sentences, tagger.vocabulary), **how, world=world)
         if resumed:
             loop.read(folder)
+            if world.rank == 0:
+                folders.remove_half_written(folder)
             watch.note(f"resuming after epoch {loop.epoch}")
         elif world.rank == 0:
-            files.claim(folder)
+            folders.claim(folder)
             loop.write(folder)
             tagger.write_description(folder, training=origin)  # last: from now on the folder is ours
         while loop.epoch < settings.epochs and loop.epoch - loop.best_epoch < settings.patience:
             one_epoch(loop, dev_sentences, folder, watch)
     if world.rank == 0:
-        (folder / files.CHECKPOINT).unlink()
+        (folder / folders.CHECKPOINT).unlink()
     loop.agreed(0.0)  # nobody reads before all is written
     return Tagger.load(folder)
 
@@ -174,12 +176,12 @@ def check_tags(sentences: Sequence[Sentence], known: Collection[str] | None, pat
 def check_origin(then: dict, now: dict, folder: Path) -> None:
     """Refuse to go on with other settings or data than at the start."""
     if then["data"] != now["data"]:
-        raise files.FolderError(
+        raise folders.FolderError(
             f"Tagger: {folder} was begun with other training or dev data; resume with the same files"
         )
     old, new = then["settings"], now["settings"]
     if changed := [f"{name} was {old.get(name)!r}, now {new[name]!r}" for name in new if new[name] != old.get(name)]:
-        raise files.FolderError(f"Tagger: {folder} was begun with other settings: {'; '.join(changed)}")
+        raise folders.FolderError(f"Tagger: {folder} was begun with other settings: {'; '.join(changed)}")
 
 
 def new_tagger(sentences: Sequence[Sentence], settings: Settings) -> Tagger:

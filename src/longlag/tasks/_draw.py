@@ -36,7 +36,7 @@ def offsets_of(lengths: np.ndarray) -> np.ndarray:
 
 
 def random_offsets(T: int, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Offsets (n+1,) of n sequences with L uniform on {T, ..., T + T/10} [LSTM-97 5.3-5.6]."""
+    """Offsets (n+1,) of n sequences with L uniform on {T, ..., T + T/10} (LSTM-97, sections 5.3 to 5.6)."""
     return offsets_of(rng.integers(T, T + T // 10, n, endpoint=True))
 
 

@@ -59,7 +59,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class DelayedXOR:
-    """Delayed XOR of two widely separated bits in a noisy sequence, a limit of LSTM-97 [LSTM-97 6].
+    """Delayed XOR of two widely separated bits in a noisy sequence, a limit of LSTM-97 (its section 6).
 
     Pairs (v(t), mu(t)) with v = -1 or 1 at random and mu = 0 but mu(i1) = mu(i2) = 1; i1 in the first
     tenth of T, i2 in the tenth after T/2; L uniform on {T, ..., T + T/10}. Target at the end: 1 if
@@ -103,7 +103,7 @@ class DelayedXOR:
 
 @dataclass(frozen=True)
 class Parity:
-    """Parity: is the number of +1 among the inputs -1, +1 odd? A limit of LSTM-97 (500 steps) [LSTM-97 6].
+    """Parity: is the number of +1 among the inputs -1, +1 odd? A limit of LSTM-97 (500 steps; its section 6).
 
     L uniform on {T, ..., T + T/10}; target at the end: 1 if odd, 0 if even. Every input matters, the last
     one too, hence minimal lag 1.

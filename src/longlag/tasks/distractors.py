@@ -32,7 +32,7 @@ class _Framed:
 
 @dataclass(frozen=True)
 class NoiseFree(_Framed):
-    """E2a: predict the next symbol of (x, c_1, ..., c_{p-1}, x), x in {alpha, beta} [LSTM-97 5.2, task 2a].
+    """E2a: predict the next symbol of (x, c_1, ..., c_{p-1}, x), x in {alpha, beta} [E2a].
 
     Only the last symbol needs memory, of the first, p steps back. Symbols: c_1..c_{p-1} are 0..p-2,
     alpha is p-1, beta is p; elements 0..p, target of step t is element t+1, t = 0..p-1.
@@ -52,7 +52,7 @@ class NoiseFree(_Framed):
 
 @dataclass(frozen=True)
 class Distractors(_Framed):
-    """E2b: as E2a, but the middle is p-1 symbols drawn from c_1..c_{p-1} [LSTM-97 5.2, task 2b].
+    """E2b: as E2a, but the middle is p-1 symbols drawn from c_1..c_{p-1} [E2b].
 
     Alpha and beta never stand in the middle (errata 001-22). Judge the last output only: the others
     cannot be predicted.
@@ -65,12 +65,12 @@ class Distractors(_Framed):
     def sample(self, n: int, rng: np.random.Generator) -> Ragged:
         """Draw n sequences of p steps."""
         check_sample(self, n, rng)
-        return _framed(rng.integers(0, self.p - 1, (n, self.p - 1)), rng)
+        return _framed(rng.integers(0, self.p - 1, (n, self.p - 1)), rng)  # [E2b]
 
 
 @dataclass(frozen=True)
 class LongLag:
-    """E2c: recall alpha or beta after at least q distractors out of p [LSTM-97 5.2, task 2c].
+    """E2c: recall alpha or beta after at least q distractors out of p [E2c].
 
     Input b, x, q + k distractors, e with P(k) = 0.1 * 0.9^k; target after e: one-hot of x, (1, 0) for
     alpha. Symbols: distractors 0..p-1, then e, b, alpha, beta. The string with its final x has mean
@@ -116,10 +116,10 @@ class LongLag:
 
 
 def _framed(middle: np.ndarray, rng: np.random.Generator) -> Ragged:
-    """[E2a] the string x, middle (n, p-1), x for prediction of the next symbol: p steps."""
+    """The string x, middle (n, p-1), x, for prediction of the next symbol: p steps."""
     n, p = middle.shape[0], middle.shape[1] + 1
     labels = rng.integers(0, 2, n)
     x = (p - 1 + labels)[:, None]  # alpha, beta
-    strings = np.concatenate([x, middle, x], axis=1)  # (n, p+1)
+    strings = np.concatenate([x, middle, x], axis=1)  # (n, p+1) [E2a]
     offsets = p * np.arange(n + 1)
     return Ragged(strings[:, :-1].ravel(), offsets, strings[:, 1:].ravel(), p + 1, p + 1, labels)

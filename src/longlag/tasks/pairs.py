@@ -39,7 +39,7 @@ class _Pairs:
 
 @dataclass(frozen=True)
 class Adding(_Pairs):
-    """E4: the adding problem [LSTM-97 5.4].
+    """E4: the adding problem [E4].
 
     Pairs (v(t), mu(t)), t = 0..L-1, L uniform on {T, ..., T + T/10}: v uniform on [-1, 1); mu = 0 but
     mu(0) = mu(L-1) = -1 and mu(i1) = mu(i2) = 1, with i1 among the first 10 pairs and i2 != i1 among
@@ -70,7 +70,7 @@ class Adding(_Pairs):
 
 @dataclass(frozen=True)
 class Multiplication(_Pairs):
-    """E5: the multiplication problem [LSTM-97 5.5].
+    """E5: the multiplication problem [E5].
 
     As E4 (`Adding`, with the same readings `first`), but v is uniform on [0, 1), X of the first pair
     counts 1, and the target is X1 X2 = prod_{t: mu(t) = 1} v(t).

@@ -82,19 +82,16 @@ class Ragged:
         """The sequences of these indices (m,), in this order, as a batch of their own."""
         lengths = self.lengths[which]
         offsets = offsets_of(lengths)
-        rows = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1][which] - offsets[:-1], lengths)
-
-        def pick(values: np.ndarray | None) -> np.ndarray | None:
-            return None if values is None else values[which]
-
+        steps = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1][which] - offsets[:-1], lengths)
+        scored = which if self.scored == "end" else steps  # rows of targets and noise_free
         return Ragged(
-            self.inputs[rows],
+            self.inputs[steps],
             offsets,
-            self.targets[which if self.scored == "end" else rows],
+            self.targets[scored],
             self.input_size,
             self.output_size,
-            pick(self.labels),
-            pick(self.noise_free),
+            None if self.labels is None else self.labels[which],
+            None if self.noise_free is None else self.noise_free[scored],
         )
 
     def padded(

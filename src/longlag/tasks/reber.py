@@ -40,7 +40,7 @@ _SYMBOL, _AFTER, _STEP = _tables()
 
 @dataclass(frozen=True)
 class EmbeddedReber:
-    """E1: predict the next symbol of an embedded Reber string [LSTM-97 5.1].
+    """E1: predict the next symbol of an embedded Reber string [E1].
 
     String B, c, (Reber string), c, E with c in {T, P}; input is symbol t and target symbol t+1,
     t = 0..len-2. Symbols are indices into `BEPSTVX`. Shortest string 9 symbols, mean 12; c is needed

@@ -15,7 +15,7 @@ _TARGET_STD = sqrt(0.1)  # [E3c] variance 0.1
 
 @dataclass(frozen=True)
 class TwoSequence:
-    """E3a, E3b, E3c: tell which of two classes the first N elements announced [LSTM-97 5.3].
+    """E3a, E3b, E3c: tell which of two classes the first N elements announced [E3a] [E3b] [E3c].
 
     x(t) = +1 (class 0, the paper's C1) or -1 (class 1, C2) for t < N, then N(0, 0.2) noise up to the
     end; L uniform on {T, ..., T + T/10}; 0.2 and 0.1 are variances. Target at the end:

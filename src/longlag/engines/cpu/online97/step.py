@@ -1,4 +1,4 @@
-"""One step of LSTM-1997 and its truncated gradient, as pieces of compiled code. [LSTM-97 2, 3.1]
+"""One step of LSTM-1997 and its truncated gradient, as pieces of compiled code. [LSTM-97 2] [LSTM-97 3.1]
 
 Letters: x̃ sources of a step, y_ig, y_og gate activations, s internal states, A, B traces ∂s/∂w_ig and ∂s/∂w_cell,
 δ output errors, e errors at the units, ε errors entering the internal states; `u` is σ(net) of all units. Every vector
@@ -83,8 +83,8 @@ def write(network, u, s):
     y_ig, k = input_gates(network, u), cells(network, u)
     a, b = network.g
     g, dg = a * k + b, a * k * (1 - k)
-    s = s + y_ig * g  # [LSTM-97 2]
-    return s, join(g * (y_ig * (1 - y_ig)), y_ig * dg)  # [LSTM-97 3.1 A, B]
+    s = s + y_ig * g  # [LSTM-97 2 s]
+    return s, join(g * (y_ig * (1 - y_ig)), y_ig * dg)  # [LSTM-97 3.1 A] [LSTM-97 3.1 B]
 
 
 @njit(**PIECE)
@@ -170,7 +170,7 @@ def ask(targets, i, wanted):
 
 @njit(**PIECE)
 def compare(network, outputs, slopes, wanted, real, delta, tally):
-    """δ = (y − ŷ) f_out′ of every output; |y − ŷ| and its square are counted. [LSTM-97 3]"""
+    """δ = (y − ŷ) f_out′ of every output; |y − ŷ| and its square are counted. [LSTM-97 3.1]"""
     turns = real.size // network.output_lanes
     for turn in range(turns):
         error = load(zero_outputs(network), outputs, turn) - load(zero_outputs(network), wanted, turn)
@@ -197,7 +197,7 @@ def summarise(tally, errors, k, count):
 
 @njit(**PIECE)
 def send_back(network, W, delta, e):
-    """e = w_outᵀ δ at the hidden units, then at the cells. [LSTM-97 3]"""
+    """e = w_outᵀ δ at the hidden units, then at the cells. [LSTM-97 3.1]"""
     turns = W.shape[1] // network.output_lanes
     first = W.shape[0] - 1 - network.hidden_units - network.cells
     for unit in range(network.hidden_units + network.cells):
@@ -243,7 +243,7 @@ def add_gradient(network, into, biased, inputs, t, y, traces, touched, met, now,
 
 @njit(**PIECE)
 def add_output_gradient(network, into, biased, inputs, t, y, delta, scale):
-    """dw_out += δ x̃_out(t+1)ᵀ. [LSTM-97 3]"""
+    """dw_out += δ x̃_out(t+1)ᵀ. [LSTM-97 3.1]"""
     turns, bias = into.shape[1] // network.output_lanes, into.shape[0] - 1
     first = bias - network.hidden_units - network.cells
     for turn in range(turns):
