@@ -109,11 +109,11 @@ LAYERS: dict[str, Callable[..., Any]] = {
     "leaky": _stacked(ll.Leaky, alpha=2.5),
     "leaky_learned": _stacked(ll.Leaky, alpha=2.5, learn_alpha=True),
     "leaky_two_ways": _stacked(ll.Leaky, learn_alpha=True, **_two_ways),
-    "local_static": _stacked(ll.LocalFeedback, feedback="static"),
-    "local_net": _stacked(ll.LocalFeedback, feedback="net"),
+    "local_static": _stacked(ll.LocalFeedback, feedback="static", constrain=None),
+    "local_net": _stacked(ll.LocalFeedback, feedback="net", constrain=None),
     "local_net_forget": _stacked(ll.LocalFeedback, feedback="net", constrain="forget", num_layers=2),
-    "local_net_norm": _stacked(ll.LocalFeedback, feedback="net", norm="layer_torch"),
-    "local_activation": _stacked(ll.LocalFeedback, feedback="activation"),
+    "local_net_norm": _stacked(ll.LocalFeedback, feedback="net", norm="layer_torch", constrain=None),
+    "local_activation": _stacked(ll.LocalFeedback, feedback="activation", constrain=None),
     "local_activation_two_ways": _stacked(ll.LocalFeedback, feedback="activation", constrain="forget", **_two_ways),
     "skip": _stacked(ll.Skip),
     "skip_several": _stacked(ll.Skip, delays=(4, 2)),
@@ -135,14 +135,16 @@ LAYERS: dict[str, Callable[..., Any]] = {
     "jordan_logits": _jordan(feedback="logits"),
     "jordan_argmax": _jordan(feedback="argmax"),
     "jordan_hidden": _jordan(hidden_feedback=True),
-    "local_network": _network(ll.LocalFeedbackNetwork, hidden=lambda n: (n, n, n), output=(1, 2, 1)),
+    "local_network": _network(ll.LocalFeedbackNetwork, hidden=lambda n: (n, n, n), output=(1, 2, 1), constrain=None),
     "local_network_deep": _network(
-        ll.LocalFeedbackNetwork, hidden=lambda n: [(1, n, 0), (0, 1, n)], output=(2, 0, 1), bias=True
+        ll.LocalFeedbackNetwork, hidden=lambda n: [(1, n, 0), (0, 1, n)], output=(2, 0, 1), bias=True, constrain=None
     ),
     "local_network_forget": _network(
         ll.LocalFeedbackNetwork, hidden=lambda n: (0, n, n), output=(1, 1, 1), constrain="forget"
     ),
-    "local_network_static": _network(ll.LocalFeedbackNetwork, hidden=lambda n: (n, 0, 0), output=(2, 0, 0)),
+    "local_network_static": _network(
+        ll.LocalFeedbackNetwork, hidden=lambda n: (n, 0, 0), output=(2, 0, 0), constrain=None
+    ),
     "echo": _echo(),
     "echo_leaky": _echo(leak=0.3, input_to_output=False),
 }

@@ -25,7 +25,7 @@ def df(a):
 def network(hidden=(2, 3, 3), output=(2, 0, 0), n=3, seed=0):
     """A network with normal weights, |u| < 1 and |v| < 2."""
     torch.manual_seed(seed)
-    net = ll.LocalFeedbackNetwork(n, hidden, output, **REFERENCE)
+    net = ll.LocalFeedbackNetwork(n, hidden, output, constrain=None, **REFERENCE)
     with torch.no_grad():
         for name, p in net.named_parameters():
             bound = {"u_l0": 0.95, "v_l0": 1.9}.get(name.rpartition(".")[2])
@@ -186,7 +186,7 @@ def test_000_10_beyond_the_bound_a_unit_latches_or_counts():
     pulse = torch.zeros(2, T, 1, dtype=torch.float64)
     pulse[:, 0, 0] = torch.tensor([3.0, -3.0])
     for v, latches in ((4.0, True), (1.8, False)):
-        unit = ll.LocalFeedback(1, 1, bias=False, feedback="activation", batch_first=True, **REFERENCE)
+        unit = ll.LocalFeedback(1, 1, bias=False, feedback="activation", batch_first=True, constrain=None, **REFERENCE)
         unit.load_state_dict({"weight_ih_l0": torch.ones(1, 1).double(), "v_l0": torch.tensor([v]).double()})
         end = unit(pulse)[0][:, -1, 0].detach()
         slope = jacobian(lambda x, unit=unit: unit(x)[0][:, -1].sum(), pulse)[:, 0]
@@ -198,7 +198,7 @@ def test_000_10_beyond_the_bound_a_unit_latches_or_counts():
             assert rel(f(v * h), h) < EXACT  # a fixed point
         else:
             assert end.abs().max() < 1e-2
-    integrator = ll.LocalFeedback(1, 1, bias=False, feedback="net", **REFERENCE)
+    integrator = ll.LocalFeedback(1, 1, bias=False, feedback="net", constrain=None, **REFERENCE)
     integrator.load_state_dict({"weight_ih_l0": torch.ones(1, 1).double(), "u_l0": torch.ones(1).double()})
     _, count = integrator.requires_grad_(False)(torch.ones(T, 1).double())
     assert count.item() == T

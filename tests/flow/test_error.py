@@ -158,7 +158,7 @@ BOUNDED = {
     "activation": lambda d: ll.LocalFeedback(2, d, feedback="activation", dtype=torch.float64),
     "jordan": lambda d: ll.Jordan(2, d, 3, dtype=torch.float64),
     "logits": lambda d: ll.Jordan(2, d, 3, feedback="logits", dtype=torch.float64),
-    "network": lambda d: ll.LocalFeedbackNetwork(2, (1, d, d), (1, 1, 1), dtype=torch.float64),
+    "network": lambda d: ll.LocalFeedbackNetwork(2, (1, d, d), (1, 1, 1), constrain=None, dtype=torch.float64),
     "echo": lambda d: ll.EchoState(2, d, 1, density=1.0, leak=0.5, spectral_radius=1.5, dtype=torch.float64),
 }
 

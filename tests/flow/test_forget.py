@@ -73,7 +73,7 @@ def test_no_bound_is_violated(seed, name, scale):
 
 
 def test_bounds_are_tight_for_units_at_rest():
-    network = ll.LocalFeedbackNetwork(1, (0, 1, 1), (1, 0, 0), dtype=torch.float64)
+    network = ll.LocalFeedbackNetwork(1, (0, 1, 1), (1, 0, 0), constrain=None, dtype=torch.float64)
     with torch.no_grad():
         for name, value in {"hidden_0_net.u_l0": 0.8, "hidden_0_activation.v_l0": 1.2}.items():
             network.groups.get_parameter(name).fill_(value)
@@ -87,7 +87,7 @@ def test_bounds_are_tight_for_units_at_rest():
 
 def test_signs_do_not_cancel_in_the_bound():
     """u = (½, −½), w_out = (1, −1), w = (1, 1), q = 3: the influence is ¼ · 0.25, the literal bound was 0. [000-3]"""
-    network = ll.LocalFeedbackNetwork(1, (0, 2, 0), (1, 0, 0), dtype=torch.float64)
+    network = ll.LocalFeedbackNetwork(1, (0, 2, 0), (1, 0, 0), constrain=None, dtype=torch.float64)
     with torch.no_grad():
         network.groups.get_parameter("hidden_0_net.u_l0").copy_(torch.tensor([0.5, -0.5]))
         network.groups.get_parameter("hidden_0_net.weight_ih_l0").fill_(1.0)
@@ -151,7 +151,7 @@ def test_conditions_are_checked_unit_by_unit():
 
 def test_a_latch_forgets_in_derivative_but_not_in_fact():
     """v = 4: two stable states; ∂h(t)/∂x(t−q) vanishes while the bit stays. [LF-92 3]"""
-    latch = ll.LocalFeedback(1, 1, feedback="activation", bias=False, dtype=torch.float64)
+    latch = ll.LocalFeedback(1, 1, feedback="activation", bias=False, constrain=None, dtype=torch.float64)
     nn.init.constant_(latch.v_l0, 4.0)
     nn.init.constant_(latch.weight_ih_l0, 5.0)
     x = torch.zeros(60, 2, 1, dtype=torch.float64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import inspect
 import warnings
 from collections.abc import Sequence
 from typing import Any, TypedDict
@@ -26,11 +27,29 @@ class Options(TypedDict, total=False):
     dtype: torch.dtype | None
 
 
+OPTION_DEFAULTS = {"norm": None, "recurrent_dropout": 0.0, "engine": "auto", "device": None, "dtype": None}
+
+
+def _keyword(name: str, default: Any, hint: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+
+
 class Stack(Layer):
     """A stack of recurrent layers with the calling convention of ``torch.nn``.
 
     A subclass names the parts of one layer's state and their widths, makes the weights, and runs one layer.
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Write ``**options`` out in the signature: ``help`` shows them, ``torch.nn.utils.skip_init`` looks there."""
+        super().__init_subclass__(**kwargs)
+        signature = inspect.signature(cls.__init__)
+        given = [p for p in list(signature.parameters.values())[1:] if p.kind is not p.VAR_KEYWORD]
+        known, hints = {p.name for p in given}, Options.__annotations__
+        if len(given) + 1 < len(signature.parameters):
+            added = [(name, hint) for name, hint in hints.items() if name not in known]
+            given += [_keyword(name, OPTION_DEFAULTS[name], hint.__forward_arg__) for name, hint in added]
+        cls.__signature__ = signature.replace(parameters=given)
 
     def __init__(
         self,
@@ -105,6 +124,15 @@ class Stack(Layer):
             if layer < self.num_layers - 1:
                 y = dropout(y, self.dropout, self.training)
         return s.restore(y), self._final(finals, s)
+
+    @property
+    def all_weights(self) -> list[list[Tensor]]:
+        """The parameters of each layer and direction, as in ``torch.nn``."""
+        ends = [self.suffix(k) for k in range(self.num_layers * self.directions)]
+        return [[value for name, value in self.named_parameters() if name.endswith(end)] for end in ends]
+
+    def flatten_parameters(self) -> None:
+        """Does nothing: there is no cuDNN buffer to compact. Existing code calls it."""
 
     @property
     def directions(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -10,6 +12,8 @@ from longlag.layers import validation
 from longlag.layers.layer import Layer
 from longlag.layers.local import Leaky
 from longlag.layers.state import StateSpec
+
+DRAWS = 100  # of a reservoir's connections, until they contain a loop
 
 
 class EchoState(Layer):
@@ -37,6 +41,7 @@ class EchoState(Layer):
     True
     """
 
+    last_state: Tensor | None
     _xx: Tensor
     _xd: Tensor
 
@@ -61,7 +66,10 @@ class EchoState(Layer):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        arguments = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         super().__init__()
+        self._arguments = arguments
+        self.last_state: Tensor | None = None
         for name, value in {"leak": leak, "density": density}.items():
             if not 0 < value <= 1:
                 raise ValueError(f"EchoState: {name} must be in (0, 1], got {value!r}")
@@ -102,9 +110,14 @@ class EchoState(Layer):
         def uniform(*shape: int) -> Tensor:
             return torch.rand(shape, generator=generator, dtype=torch.float64) * 2 - 1
 
-        U = uniform(m, m) * (torch.rand(m, m, generator=generator, dtype=torch.float64) < self.density)
-        radius = float(torch.linalg.eigvals(U).abs().max())
-        if radius == 0 and self.spectral_radius:
+        U, radius = uniform(m, m), 0.0
+        for _ in range(DRAWS):
+            U = U * (torch.rand(m, m, generator=generator, dtype=torch.float64) < self.density)
+            radius = float(torch.linalg.eigvals(U).abs().max())
+            if radius:
+                break
+            U = uniform(m, m)  # a small sparse reservoir may be drawn without a loop: draw again
+        if not radius and self.spectral_radius:
             raise ValueError(f"EchoState: density {self.density} leaves no loop in a reservoir of {m} units")
         drawn = {
             "weight_hh_l0": U * (self.spectral_radius / radius if radius else 0.0),  # [ESN 4 ρ]
@@ -139,11 +152,30 @@ class EchoState(Layer):
         return self(x, state, lengths=lengths)[0]
 
     def fit(self, x: Tensor, targets: Tensor, *, lengths: Tensor | None = None) -> EchoState:
-        """Solve for the read-out from these sequences alone; targets are laid out like x, with l features."""
-        xx, xd, _ = self._sums(x, targets, None, lengths)
+        """Solve for the read-out from these sequences alone; targets are laid out like x, with l features.
+
+        The state after the last step is kept in ``last_state``: hand it to `predict` to go on where ``x`` ends.
+        """
+        xx, xd, self.last_state = self._sums(x, targets, None, lengths)
         self._xx.copy_(xx)
         self._xd.copy_(xd)
         return self.solve()
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The arguments of the constructor, as scikit-learn's estimators give them."""
+        return dict(self._arguments)
+
+    def set_params(self, **params: Any) -> EchoState:
+        """Set arguments of the constructor; the reservoir is drawn anew and the read-out forgotten."""
+        unknown = sorted(params.keys() - self._arguments.keys())
+        if unknown:
+            raise ValueError(f"EchoState: {unknown[0]!r} is not one of {', '.join(self._arguments)}")
+        self.__init__(**{**self._arguments, **params})
+        return self
+
+    def clone(self) -> EchoState:
+        """A reservoir with the same arguments that has learned nothing."""
+        return EchoState(**self._arguments)
 
     @torch.no_grad()
     def accumulate(

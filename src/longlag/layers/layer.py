@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 
 from longlag.layers.linear import AutogradStep, LinearStep, influential
 from longlag.layers.state import State, StateSpec
@@ -16,6 +17,9 @@ from longlag.layers.validation import ShapeError, autocast, check_finite, like, 
 
 if TYPE_CHECKING:
     from longlag.cells import Cell
+
+
+_TORCH_NAMES = {"input": "x", "hx": "state"}
 
 
 class Layer(nn.Module, abc.ABC):
@@ -65,6 +69,16 @@ class Layer(nn.Module, abc.ABC):
         super().__init__()
         self.class_name = type(self).__name__  # for messages; torch's parametrize changes the class later
         self.register_load_state_dict_pre_hook(_refuse_non_finite)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the layer. torch's names of the arguments, ``input`` and ``hx``, are accepted too."""
+        if kwargs:
+            for theirs, ours in _TORCH_NAMES.items():
+                if theirs in kwargs:
+                    kwargs[ours] = kwargs.pop(theirs)
+        if isinstance(args[0] if args else kwargs.get("x"), Proxy):
+            return _traced(self, args, kwargs)
+        return super().__call__(*args, **kwargs)
 
     # ------------------------------------------------------------------------------------------------------ state
     @property
@@ -183,6 +197,12 @@ def check_layer(owner: str, argument: str, value: Any, or_else: str = "") -> Lay
     if not isinstance(value, Layer):
         raise TypeError(f"{owner}: {argument} must be a longlag layer{or_else}, got {type(value).__name__}")
     return value
+
+
+def _traced(layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Proxy:
+    """The layer as one node of a ``torch.fx`` graph, as the recurrent layers of ``torch.nn`` are."""
+    proxy = args[0] if args else kwargs["x"]
+    return proxy.tracer.create_proxy("call_module", proxy.tracer.path_of_module(layer), args, kwargs)
 
 
 def _view(module: Any) -> Any:

@@ -94,12 +94,13 @@ class LocalFeedback(Recurrent):
     Args:
         feedback: ``"net"``, ``"activation"`` or ``"static"``.
         constrain: ``"forget"`` keeps |u| < 1 and |v| < 2 by u = (1−η) tanh û, v = 2 (1−η) tanh v̂: the influence
-            of an input then provably fades.
+            of an input then provably fades, and no learning step can make the units diverge. None: the paper's
+            free range.
         time_constant: units start with time constants τ drawn log-uniformly from 1 to this many steps:
             u = e^(−1/τ), v = 2 e^(−1/τ). The rest as in `Recurrent`.
 
     >>> import torch, longlag as ll
-    >>> layer = ll.LocalFeedback(3, 5, feedback="net", constrain="forget")
+    >>> layer = ll.LocalFeedback(3, 5, feedback="net")
     >>> bool((layer.u_l0.abs() < 1).all())
     True
     """
@@ -115,7 +116,7 @@ class LocalFeedback(Recurrent):
         bidirectional: bool = False,
         *,
         feedback: str = "net",
-        constrain: str | None = None,
+        constrain: str | None = "forget",
         time_constant: float = 100.0,
         **options: Unpack[Options],
     ) -> None:

@@ -30,7 +30,7 @@ class LocalFeedbackNetwork(StepLayer):
         hidden: numbers of (static, net, activation) hidden units; a list of such triples for several layers.
         output: numbers of (static, net, activation) output units.
         bias: the source has none.
-        constrain: ``"forget"`` keeps |u| < 1 and |v| < 2; see `LocalFeedback`.
+        constrain: ``"forget"`` keeps |u| < 1 and |v| < 2, None does not; see `LocalFeedback`.
         time_constant: as in `LocalFeedback`. recurrent_dropout, batch_first, engine: as in `Recurrent`.
 
     State: one (B, units) tensor for every group with feedback, hidden layers first; see ``state_sizes``.
@@ -51,7 +51,7 @@ class LocalFeedbackNetwork(StepLayer):
         output: Kinds,
         *,
         bias: bool = False,
-        constrain: str | None = None,
+        constrain: str | None = "forget",
         time_constant: float = 100.0,
         recurrent_dropout: float = 0.0,
         batch_first: bool = False,

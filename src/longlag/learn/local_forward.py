@@ -23,7 +23,7 @@ class LocalForward(Rule):
             number of layers, at O(H₂ w₁) time and memory for two and O(H₃ H₂ w₁) time for a third.
 
     >>> import torch, longlag as ll
-    >>> net, rule = ll.LocalFeedbackNetwork(3, hidden=(2, 3, 4), output=(1, 1, 1)), ll.learn.LocalForward()
+    >>> net, rule = ll.LocalFeedbackNetwork(3, (2, 3, 4), (1, 1, 1), constrain=None), ll.learn.LocalForward()
     >>> state, trace = None, rule.start(net, batch_size=2)
     >>> for x_t in torch.randn(50, 2, 3):
     ...     y, state, trace = rule.step(net, x_t, state, trace)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from longlag.learn import _file
 from longlag.learn._rule import Rule, Trace
 from longlag.learn._state import copied, mapped
 
+SKIPS = 10  # updates skipped in a row until there is a warning
 HORIZON = 100  # scored steps over which the running loss looks back
 COUNTS = ("steps", "updates", "skipped", "_scored", "loss_now", "running_loss", "gradient_norm")
 
@@ -71,6 +73,7 @@ class Online:
         self.layer, self.readout, self.loss, self.rule, self.optimizer = layer, readout, loss, rule, optimizer
         self.every, self.clip = validation.positive("Online", "every", every), clip
         self.steps = self.updates = self.skipped = self._scored = 0
+        self._skipped_in_a_row = 0
         self.loss_now, self.running_loss, self.gradient_norm = math.nan, math.nan, math.nan
         self.state: State | None = None
         self.trace: Trace = rule.start(layer, 1)  # refuses what the rule cannot serve; replaced at the first step
@@ -114,6 +117,7 @@ class Online:
         y, self.state, self.trace = self.rule.step(
             self.layer, x_t, self.state, trace, active=active, reset=reset, teacher=teacher
         )
+        self._check_state()
         self.steps += 1
         if self.rule.deferred:
             self._errors.append(None)
@@ -123,6 +127,18 @@ class Online:
         if self.steps % self.every == 0:
             self.update()
         return output.squeeze(0) if single else output
+
+    def _check_state(self) -> None:
+        """Refuse to learn from a layer that has diverged. No parameter was changed in this step."""
+        spec = self.layer.state_spec
+        parts = () if self.state is None else spec.parts(self.state)
+        for name, part in zip(spec.names, parts):
+            if not (math.isfinite(part.sum()) or bool(torch.isfinite(part).all())):
+                raise ValueError(
+                    f"Online: the state {name} of {self.layer.class_name} is not finite after step {self.steps}: the "
+                    "layer has diverged. A smaller learning rate, clip=, or bounded feedback (constrain='forget') "
+                    "prevents this"
+                )
 
     def _learn(self, y: Tensor, target: Tensor | None, mask: Tensor | None) -> Tensor:
         """The output; and if there is a target, gradients added to what the next update will use."""
@@ -172,15 +188,27 @@ class Online:
         norms = [torch.linalg.vector_norm(gradient) for gradient in grads]
         norm = self.gradient_norm = float(torch.linalg.vector_norm(torch.stack(norms)))  # [CLIP 5 ν]
         if not math.isfinite(norm):
-            self.skipped += 1  # [CLIP 5 skip]
+            self._skip()  # [CLIP 5 skip]
         else:
             if self.clip is not None and norm > self.clip:
                 for p, gradient in zip(trained, grads):
                     p.grad = gradient * (self.clip / norm)  # [CLIP 5 dθ]
             self.optimizer.step()
             self.updates += 1
+            self._skipped_in_a_row = 0
         for p in trained:
             p.grad = None
+
+    def _skip(self) -> None:
+        self.skipped += 1
+        self._skipped_in_a_row += 1
+        if self._skipped_in_a_row == SKIPS:
+            warnings.warn(
+                f"Online: the last {SKIPS} updates were skipped because their gradients were not finite; nothing is "
+                "being learned. A smaller learning rate or clip= may help",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
     # ------------------------------------------------------------------------------------------------------ file
     def save(self, path: str | Path) -> None:

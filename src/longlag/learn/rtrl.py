@@ -21,7 +21,7 @@ class RTRL(Rule):
     autograd, sample by sample: as dense ones, with its overhead.
 
     >>> import torch, longlag as ll
-    >>> layer, rule = ll.LocalFeedback(3, 5), ll.learn.RTRL()
+    >>> layer, rule = ll.LocalFeedback(3, 5, constrain=None), ll.learn.RTRL()
     >>> x, state, trace = torch.randn(50, 2, 3), None, rule.start(layer, 2)
     >>> for x_t in x:
     ...     y, state, trace = rule.step(layer, x_t, state, trace)

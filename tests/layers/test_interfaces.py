@@ -1,0 +1,114 @@
+"""What existing code written for torch.nn calls: keywords, tracing, deferred initialisation, error types."""
+
+import inspect
+
+import pytest
+import torch
+from helpers import same
+from torch import nn
+
+import longlag as ll
+
+PAIRS = [(ll.LSTM, nn.LSTM), (ll.GRU, nn.GRU), (ll.Elman, nn.RNN)]
+
+
+class Model(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.head = layer, nn.Linear(4, 2)
+
+    def forward(self, x, start):
+        y, state = self.layer(x, start)
+        return self.head(y), state
+
+
+@pytest.mark.parametrize("kind", [ll.GRU, ll.LocalFeedback, ll.Skip], ids=lambda kind: kind.__name__)
+def test_symbolic_tracing_keeps_the_layer_as_one_node(kind):  # D21
+    model = Model(kind(3, 4))
+    traced = torch.fx.symbolic_trace(model)
+    assert [node.target for node in traced.graph.nodes if node.op == "call_module"] == ["layer", "head"]
+    x = torch.randn(5, 2, 3)
+    _, start = model.layer(x)
+    same(traced(x, start), model(x, start), "traced")
+
+
+@pytest.mark.parametrize("kind", [ll.LSTM, ll.GRU, ll.Elman, ll.Leaky, ll.LocalFeedback, ll.Skip, ll.EchoState])
+def test_skip_init(kind):  # D21
+    sizes = (3, 4, 2) if kind is ll.EchoState else (3, 4)
+    layer = nn.utils.skip_init(kind, *sizes)
+    assert {p.device.type for p in layer.parameters()} == {"cpu"}
+    assert [p.shape for p in layer.parameters()] == [p.shape for p in kind(*sizes).parameters()]
+
+
+def test_the_signature_names_every_option():
+    assert {"norm", "recurrent_dropout", "engine", "device", "dtype"} <= inspect.signature(ll.LSTM).parameters.keys()
+    for kind in (ll.LSTM, ll.Leaky, ll.Skip):
+        for name, parameter in inspect.signature(kind).parameters.items():
+            assert parameter.kind is not parameter.VAR_KEYWORD, name
+    defaults = {name: p.default for name, p in inspect.signature(ll.GRU).parameters.items()}
+    layer = ll.GRU(3, 4)
+    assert all(getattr(layer, name) == defaults[name] for name in ("norm", "recurrent_dropout", "engine"))
+
+
+@pytest.mark.parametrize(("ours", "theirs"), PAIRS, ids=lambda kind: kind.__name__)
+def test_all_weights_and_flatten_parameters(ours, theirs):  # D21
+    a, b = (kind(3, 4, 2, bidirectional=True) for kind in (ours, theirs))
+    a.load_state_dict(b.state_dict())
+    same(tuple(map(tuple, a.all_weights)), tuple(map(tuple, b.all_weights)), "all_weights")
+    assert a.flatten_parameters() is None
+
+
+@pytest.mark.parametrize(("ours", "theirs"), PAIRS, ids=lambda kind: kind.__name__)
+def test_keywords_of_torch(ours, theirs):  # D21
+    a, b = ours(3, 4), theirs(3, 4)
+    a.load_state_dict(b.state_dict())
+    x = torch.randn(5, 2, 3)
+    _, state = b(x)
+    same(a(input=x, hx=state)[0], b(input=x, hx=state)[0], "input=, hx=", 1e-5)
+    with pytest.raises(TypeError):
+        a(x, state=state, hx=state, input=x)
+
+
+def test_shape_errors_are_those_torch_code_catches():  # D23
+    layer, x = ll.LSTM(3, 4), torch.randn(5, 2, 3)
+    wrong = [
+        lambda: layer(torch.randn(5, 2, 4)),
+        lambda: layer(torch.randn(5, 2, 3, 1)),
+        lambda: layer(x, (torch.zeros(1, 3, 4), torch.zeros(1, 3, 4))),
+        lambda: layer(x, lengths=torch.tensor([1, 2, 3])),
+        lambda: layer(x, reset=torch.zeros(2, 5, dtype=torch.bool)),
+        lambda: layer.step(x),
+        lambda: layer.load_state_dict(ll.LSTM(3, 5).state_dict()),
+    ]
+    for call in wrong:
+        for kind in (RuntimeError, ValueError):
+            with pytest.raises(kind, match="LSTM: "):
+                call()
+
+
+def test_small_reservoirs_are_not_refused_by_chance():  # D22
+    x = torch.randn(20, 1, 1)
+    for units in (2, 4, 8):
+        for seed in range(50):
+            net = ll.EchoState(1, units, 1, seed=seed)
+            assert float(torch.linalg.eigvals(net.reservoir.weight_hh_l0).abs().max()) == pytest.approx(0.9, rel=1e-4)
+            assert bool(torch.isfinite(net(x)[0]).all())
+
+
+def test_an_echo_state_network_goes_on_where_the_training_ended():  # D22
+    x = torch.sin(torch.arange(301.0) / 5).view(-1, 1, 1).double()
+    net = ll.EchoState(1, 40, 1, warmup=20, dtype=torch.float64).fit(x[:200], x[1:201])
+    whole, _ = net(x[:300])
+    same(net.predict(x[200:300], net.last_state), whole[200:], "continued", 1e-9)
+
+
+def test_an_echo_state_network_as_an_estimator():  # D22
+    net = ll.EchoState(1, 12, 1, leak=0.5, seed=7)
+    params = net.get_params()
+    assert (params["hidden_size"], params["leak"], params["seed"]) == (12, 0.5, 7)
+    twin = net.clone()
+    same(twin.reservoir.state_dict(), net.reservoir.state_dict(), "reservoir", 0.0)
+    assert net.set_params(leak=0.25).leak == 0.25
+    assert twin.leak == 0.5
+    with pytest.raises(ValueError, match="EchoState: 'units' is not one of input_size, hidden_size"):
+        net.set_params(units=3)
