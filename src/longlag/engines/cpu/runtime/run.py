@@ -91,6 +91,9 @@ def run(
         results = torch.ops.longlag.recurrent(*words)
         return results[0], tuple(results[1:-1])
     call = Call(cell, tuple(given), reverse, extras)
+    if not torch.is_grad_enabled():  # `ctx.needs_input_grad` would say what could be needed, not what is
+        out, ends, _, _ = _forward(call, tuple(given.values()), save=False)
+        return out, tuple(ends)
     results = _Recurrent.apply(call, *given.values())  # pyright: ignore[reportAttributeAccessIssue]
     return results[0], results[1:]
 
