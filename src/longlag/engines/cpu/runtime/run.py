@@ -159,8 +159,8 @@ def _forward(call: Call, given: Sequence[Tensor], save: bool) -> tuple[Tensor, l
     """Outputs, final states, the memory that the backward pass reads, and the plan for that."""
     plan, new = _planned(call, given, save), given[0].new_empty
     this = plan.forward
-    kept, out, ends = new(this.room.kept), new(*this.room.shape), [new(*shape) for shape in this.results]
-    _run(plan, this, call, given, (kept, new(this.room.memory), out, *ends))
+    kept, out, ends = new(this.workspace.kept), new(*this.workspace.shape), [new(*shape) for shape in this.results]
+    _run(plan, this, call, given, (kept, new(this.workspace.memory), out, *ends))
     return out, ends, kept, plan
 
 
@@ -175,7 +175,7 @@ def _backward(
 ) -> list[Tensor | None]:
     """The gradients of ``given``."""
     this, new = plan.backward(needed), given[0].new_empty
-    memory, found = new(this.room.memory), [new(*shape) for shape in this.results]
+    memory, found = new(this.workspace.memory), [new(*shape) for shape in this.results]
     _run(plan, this, call, given, (kept, memory, out, *found), d_results)
     gradients: list[Tensor | None] = [None] * len(given)
     for k, d in zip(this.computed, found):

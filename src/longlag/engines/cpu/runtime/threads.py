@@ -20,7 +20,7 @@ from longlag.engines.cpu.cache import machine
 Fork = Callable[[int, int, int, int], None]  # (kernel, table, size, threads)
 
 
-def in_pieces(kernel: int, at: int, size: int, threads: int) -> None:
+def run_in_threads(kernel: int, at: int, size: int, threads: int) -> None:
     """The kernel at an address, over 0:size of the table at another, one piece per thread."""
     if threads == 1:
         machine.callable_at(kernel)(at, 0, size, 0)

@@ -7,13 +7,34 @@ from numba import types
 
 from longlag.engines.cpu.cache.compile import flat, machine_code, row
 from longlag.engines.cpu.cache.machine import BLOCK, VECTORS
-from longlag.engines.cpu.simd.product import LANES, broadcast, load, multiply, narrow8, pack_into, store, tile8
+from longlag.engines.cpu.simd.product import (
+    LANES,
+    broadcast,
+    load,
+    multiply,
+    multiply_by_columns,
+    multiply_by_rows,
+    narrow8,
+    pack_into,
+    store,
+    tile8,
+)
 
 
 def _multiply(number: Any) -> Any:
-    def kernel(A, distance, M, K, P, C, N, add, edge):
-        rows, result = flat(A, number), flat(C, number)
-        multiply(rows, 0, distance, M, K, flat(P, number), result, 0, N, add & 1 != 0, flat(edge, number), add & 2 != 0)
+    def kernel(A, distance, M, K, P, C, N, options, edge):
+        """C (+)= A·P; options: 1 to add, 2 if the whole batch is one row."""
+        rows, result, add, single = flat(A, number), flat(C, number), options & 1 != 0, options & 2 != 0
+        multiply(rows, 0, distance, M, K, flat(P, number), result, 0, N, add, flat(edge, number), single)
+
+    return kernel
+
+
+def _stored(number: Any, product: Any) -> Any:
+    def kernel(A, distance, M, K, P, C, N, options, edge):
+        """The same with the matrix whose address `_keep_address` left in P."""
+        rows, U, result = flat(A, number), flat(flat(P, np.int64)[0], number), flat(C, number)
+        product(rows, 0, distance, M, K, U, result, 0, N, options & 1 != 0, flat(edge, number))
 
     return kernel
 
@@ -21,6 +42,14 @@ def _multiply(number: Any) -> Any:
 def _pack(number: Any) -> Any:
     def kernel(P, U, rows, columns, transposed):
         pack_into(flat(P, number), flat(U, number), rows, columns, transposed != 0)
+
+    return kernel
+
+
+def _keep_address(number: Any) -> Any:
+    def kernel(P, U, rows, columns, transposed):
+        """In place of packing, for products that read U as it is stored."""
+        flat(P, np.int64)[0] = U
 
     return kernel
 
@@ -83,9 +112,9 @@ def _outer(number: Any, tile8: Any = tile8, vectors: int = VECTORS) -> Any:
                     whole = height == 8 and columns == w
                     to, c, apart = (C, at, N) if whole else (edge, 0, w)
                     if packed:
-                        tile8(left, 0, 1, 8, right, panel * w * BLOCK, depth, to, c, apart, whole and start > 0)
+                        tile8(left, 0, 1, 8, right, panel * w * BLOCK, w, depth, to, c, apart, whole and start > 0)
                     else:
-                        tile8(A, start * M + tile * 8, 1, M, right, 0, depth, to, c, apart, whole and start > 0)
+                        tile8(A, start * M + tile * 8, 1, M, right, 0, w, depth, to, c, apart, whole and start > 0)
                     if not whole:
                         for m in range(height):
                             for n in range(columns):
@@ -119,14 +148,17 @@ def _words(count: int) -> Any:
 
 _MAKERS: dict[str, Any] = {
     "multiply": (_multiply, _words(9)),
+    "multiply_by_rows": (lambda number: _stored(number, multiply_by_rows), _words(9)),
+    "multiply_by_columns": (lambda number: _stored(number, multiply_by_columns), _words(9)),
     "pack": (_pack, _words(5)),
+    "keep_address": (_keep_address, _words(5)),
     "outer": (_outer, _words(14)),
     "outer_narrow": (lambda number: _outer(number, narrow8, 1), _words(14)),
 }
 
 
 def build(name: str, dtype: str) -> tuple[str, bytes]:
-    """The source and the machine code of ``multiply``, ``pack``, ``outer`` or ``outer_narrow`` (N at most a vector)."""
+    """The source and the machine code of a kernel of `_MAKERS`; ``outer_narrow`` is for N of at most a vector."""
     maker, signature = _MAKERS[name]
     kernel = maker({"float32": np.float32, "float64": np.float64}[dtype])
     return "# see longlag.engines.cpu.simd.product_kernels\n", machine_code(kernel, signature)
