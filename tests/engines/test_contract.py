@@ -172,11 +172,11 @@ def test_an_empty_batch():
 @pytest.mark.parametrize("name", ["lstm", "gru"])
 def test_results_are_the_same_bits_for_any_number_of_threads(monkeypatch, name, pool, B):
     from longlag.engines.cpu.runtime import plan, program
-    from longlag.engines.cpu.runtime import threads as team
+    from longlag.engines.cpu.runtime import threads as pool_or_openmp
 
-    assert team._with_openmp()  # that of torch
+    assert pool_or_openmp._openmp_runner()  # that of torch
     if pool:
-        monkeypatch.setattr(team, "_with_openmp", lambda: None)
+        monkeypatch.setattr(pool_or_openmp, "_openmp_runner", lambda: None)
     monkeypatch.setattr(program, "WORTH_A_THREAD", 1)
     plan.plan.cache_clear()  # it remembers how work was shared
     cell = helpers.CELLS[name]
