@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import re
 from array import array
@@ -15,12 +16,14 @@ from longlag.engines.cpu.cache import machine
 from longlag.engines.cpu.codegen import generate
 from longlag.engines.cpu.codegen.lstm97 import Blocks
 from longlag.engines.cpu.runtime.threads import run_in_threads
+from longlag.engines.cpu.simd import job
 
 DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 CHUNK = 32  # rows of net inputs computed at a time, if the batch is smaller
 # Up to so many rows (T·B) the matrices are read as they are stored: packing them would cost more than it saves.
 UNPACKED_ROWS = {"forward": 16, "backward": 32}
 UNPACKED_PRODUCT = {"forward": "multiply_by_rows", "backward": "multiply_by_columns"}
+SHARED_PRODUCT = 60_000  # multiply-adds of U y, per thread, from which threads share the steps of a single sequence
 
 
 class Workspace(NamedTuple):
@@ -32,6 +35,7 @@ class Workspace(NamedTuple):
     memory: int  # numbers in the block that is freed after the call
     table: array  # sizes and offsets are filled in, addresses are not
     tiles: tuple[tuple[int, int], ...] = ()  # of the gradients of W and U: number of tiles, number of threads
+    sharing: int = 1  # threads that share every product U y, for a single sequence
 
 
 class Program:
@@ -54,25 +58,32 @@ class Program:
         if part not in self._kernels:
             key = self.cell.code_key if isinstance(self.cell, Blocks) else self.cell.key
             self._kernels[part] = machine.load(self.name, f"{key} {self.norm}", part, lambda: self._build(part))
-        kernel, B, stage = self._kernels[part], workspace.shape[1], self.places[part]["stage"]
-        call = machine.callable_at(kernel)
+        kernel, B, places = self._kernels[part], workspace.shape[1], self.places[part]
+        call, stage = machine.callable_at(kernel), places["stage"]
 
         def run(table: array) -> None:
             call(table.buffer_info()[0], 0, B, 0)
 
         def run_stages(table: array) -> None:
-            address, wanted = table.buffer_info()[0], table[stage]
+            address, wanted, sharing = table.buffer_info()[0], table[stage], workspace.sharing
+            jobs = {m: table[places["memory"]] + table[places[m]] for m in ("PW", "PU") if sharing > 1}
+            for matrix, at in jobs.items():
+                _clear_job(at, sharing if matrix == "PU" else 1)
             table[stage] = generate.PACK
             run_in_threads(kernel, address, 0, 1)
             table[stage] = generate.ROWS
-            run_in_threads(kernel, address, B, workspace.threads)
+            if sharing > 1:
+                words = array("q", (kernel, address, jobs["PU"]))
+                run_in_threads(product("run_shared", self.dtype), words.buffer_info()[0], sharing, sharing)
+            else:
+                run_in_threads(kernel, address, B, workspace.threads)
             for sums, (tiles, threads) in zip((generate.SUM_W, generate.SUM_U), workspace.tiles):
                 if wanted & sums:
                     table[stage] = sums
                     run_in_threads(kernel, address, tiles, threads)
 
-        single = workspace.threads == 1 and all(threads == 1 for _, threads in workspace.tiles)
-        return run if single else run_stages
+        most = max(workspace.threads, workspace.sharing, *(threads for _, threads in workspace.tiles))
+        return run if most == 1 else run_stages
 
     def _build(self, part: str) -> tuple[str, bytes]:
         from longlag.engines.cpu.cache.compile import machine_code  # loads Numba
@@ -109,10 +120,16 @@ class Program:
         if not save:
             kept |= {"a": chunk * B * rows, **({"rec": B * self.recurrent_gates * H} if self.own_rec else {})}
         shapes, unpacked = self.matrices(rows, I, H), UNPACKED_ROWS[part] >= T * B
+        sharing = 1
+        if B == 1 and self.cell.dense and not unpacked:
+            sharing = max(1, min(most_threads, self.recurrent_gates * H * H // SHARED_PRODUCT))
         memory = {f"P{m}": 2 if unpacked else self.packed(*shape, part == "forward") for m, shape in shapes.items()}
+        if sharing > 1:
+            memory = {name: size + job.words(sharing) * 8 // number for name, size in memory.items()}
         memory |= {"scratch": threads * scratch}
         words = {"T": T, "B": B, "I": I, "H": H, "chunk": chunk, "reverse": reverse, "scratch_size": scratch}
-        kernels = (UNPACKED_PRODUCT[part], "keep_address") if unpacked else ("multiply", "pack")
+        kernels = ("multiply_shared", "pack_shared") if sharing > 1 else ("multiply", "pack")
+        kernels = (UNPACKED_PRODUCT[part], "keep_address") if unpacked else kernels
         words |= {name: product(kernel, self.dtype) for name, kernel in zip(("multiply", "pack"), kernels)}
         words |= {"stage": generate.PACK | generate.ROWS, "source": -1, "save": save}
         words |= dict(zip(generate.LAYOUT, getattr(self.cell, "layout", ())))
@@ -134,7 +151,7 @@ class Program:
                 at += _aligned(size)
         table = array("q", [words.get(name, 0) for name in self.names[part]])
         n_kept, n_memory = numbers_in(kept), numbers_in(memory)
-        return Workspace((T, B, H), threads, n_kept, n_memory, table, tuple(tiles))
+        return Workspace((T, B, H), threads, n_kept, n_memory, table, tuple(tiles), sharing)
 
     def kept(self, T: int, B: int, rows: int, widths: Sequence[int], plain: bool) -> dict[str, int]:
         """Sizes of what the backward pass reads: states, net inputs, U y if it has gates of its own, the input of U."""
@@ -152,6 +169,13 @@ class Program:
         """Numbers in a packed matrix."""
         N, K = (rows, columns) if transposed else (columns, rows)
         return -(-N // self.width) * self.width * K
+
+
+def _clear_job(address: int, threads: int) -> None:
+    """Prepare a job for so many threads."""
+    words = (ctypes.c_int64 * job.words(threads)).from_address(address)
+    words[:] = [0] * len(words)
+    words[job.THREADS] = threads
 
 
 def _aligned(size: int) -> int:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from longlag.engines.cpu.cache.compile import flat, machine_code, row
+from longlag.engines.cpu.cache.compile import KERNEL, flat, machine_code, row
 from longlag.engines.cpu.cache.machine import BLOCK, VECTORS
 from longlag.engines.cpu.simd.product import (
     LANES,
@@ -19,6 +19,7 @@ from longlag.engines.cpu.simd.product import (
     store,
     tile8,
 )
+from longlag.engines.cpu.simd.shared import multiply_shared, pack_shared, run_shared
 
 
 def _multiply(number: Any) -> Any:
@@ -152,6 +153,9 @@ _MAKERS: dict[str, Any] = {
     "multiply_by_columns": (lambda number: _stored(number, multiply_by_columns), _words(9)),
     "pack": (_pack, _words(5)),
     "keep_address": (_keep_address, _words(5)),
+    "multiply_shared": (multiply_shared, _words(9)),
+    "pack_shared": (pack_shared, _words(5)),
+    "run_shared": (run_shared, KERNEL),
     "outer": (_outer, _words(14)),
     "outer_narrow": (lambda number: _outer(number, narrow8, 1), _words(14)),
 }
