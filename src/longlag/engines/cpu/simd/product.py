@@ -4,8 +4,6 @@ Packing costs as much as a few dozen rows of the product: short calls do without
 one fixed order, whatever rows are computed beside it: results do not depend on how a batch is divided among threads.
 """
 
-from typing import Any
-
 import numpy as np
 from numba import njit, types
 

@@ -110,7 +110,7 @@ def pack_shared(number: Any) -> Any:
 
 def run_shared(number: Any) -> Any:
     def kernel(words, first, last, thread):
-        """Thread 0 calls the kernel words[0] on the table words[1]; the others help with products of the job words[2]."""
+        """Thread 0 calls the kernel words[0] on the table words[1]; the others help with the job words[2]."""
         job = flat(words[2], np.int64)
         if thread == 0:
             call(words[0], (words[1], 0, 1, 0))

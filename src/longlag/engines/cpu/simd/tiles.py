@@ -212,6 +212,7 @@ def transpose(typing, U, u, row, P, p, across):
         rows = [code.load(builder.gep(U, [builder.mul(row, INT(n))])) for n in range(code.lanes)]
         half = code.lanes // 2
         zipped = [lane + b for lane in range(code.lanes) for b in (0, code.lanes)]  # lanes of a and b in turn
+        halves = zipped[: code.lanes], zipped[code.lanes :]
         for _ in range(code.lanes.bit_length() - 1):  # zip rows that are half the matrix apart, log2 times
             pairs = zip(rows[:half], rows[half:])
             rows = [
