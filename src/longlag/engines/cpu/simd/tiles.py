@@ -215,9 +215,7 @@ def transpose(typing, U, u, row, P, p, across):
         halves = zipped[: code.lanes], zipped[code.lanes :]
         for _ in range(code.lanes.bit_length() - 1):  # zip rows that are half the matrix apart, log2 times
             pairs = zip(rows[:half], rows[half:])
-            rows = [
-                code.lanes_of(x, y, part) for x, y in pairs for part in (zipped[: code.lanes], zipped[code.lanes :])
-            ]
+            rows = [code.lanes_of(x, y, part) for x, y in pairs for part in halves]
         for k, value in enumerate(rows):
             code.store(value, builder.gep(P, [builder.mul(across, INT(k))]))
         return context.get_dummy_value()
