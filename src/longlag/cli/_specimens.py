@@ -91,7 +91,7 @@ def adding(hidden: int, length: int, updates: int, seed: int) -> tuple[Layer, Te
         lstm.get_parameter("bias_ih_l0")[:hidden] = -3.0  # input gates start nearly closed, as in 1997
     parameters = [*lstm.parameters(), *readout.parameters()]
     optimizer = torch.optim.Adam(parameters, 0.01)
-    with few_threads(32 * 4 * hidden * (hidden + 2)):
+    with few_threads(4 * hidden):
         for _ in range(updates):
             x, targets, lengths = task.sample(32, rng).padded()
             _, (h, _) = lstm(x, lengths=lengths)

@@ -8,29 +8,29 @@ from collections.abc import Iterator
 
 import torch
 
-WORTH_A_THREAD = 1_000_000  # multiply-adds of one operation below which a second thread costs more than it saves
+SMALL = 256  # operations on matrices up to this width gain little or nothing from a second thread
 _lock = threading.Lock()
-_active = 0  # blocks of `few_threads` that have set one thread, in all threads of the process
-_setting = 1  # the number of threads before the first of them
+_active = 0  # blocks of `few_threads` that limit threads now, in all threads of the process
+_setting = 1  # the number of threads before the first of those blocks
 
 
 @contextlib.contextmanager
-def few_threads(work: int) -> Iterator[None]:
-    """Run torch's operations on one thread if each takes at most ``work`` multiply-adds and that is little.
+def few_threads(width: int) -> Iterator[None]:
+    """Run torch's operations on one thread while they work on small matrices, at most ``width`` wide.
 
-    On a busy machine a small operation waits for threads that are not scheduled, a thousand times longer than it
-    computes. The caller's `torch.set_num_threads` is restored, also if several threads use this at the same time; a
-    setting made inside the block stays.
+    On a busy machine a small operation waits for a thread that is not scheduled, a hundred times longer than it
+    computes. The number of threads is restored, also if several threads use this at the same time; a number set inside
+    the block stays.
 
     >>> torch.set_num_threads(2)
-    >>> with few_threads(work=20**3):
+    >>> with few_threads(width=20):
     ...     torch.get_num_threads()
     1
     >>> torch.get_num_threads()
     2
     """
     global _active, _setting
-    if work >= WORTH_A_THREAD or torch.get_num_threads() == 1:
+    if width > SMALL or torch.get_num_threads() == 1:
         yield
         return
     with _lock:

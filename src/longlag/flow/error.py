@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from longlag.engines import few_threads
 from longlag.flow import _krylov, bounds
 from longlag.flow._result import Result
 from longlag.flow._run import Run, linearise, time_step
@@ -168,14 +167,11 @@ def error_flow(
         raise ValueError(f"error_flow: cannot analyse {name}: it has no state, nothing flows from step to step")
     t = time_step("error_flow", t, run.steps)
     chosen = _lags(lags, t, method)
-    B, n = run.states.shape[1], run.size
     if method == "exact":
-        with few_threads(B * n**2):
-            log_singular, log_steps = _exact(run, t, chosen)
+        log_singular, log_steps = _exact(run, t, chosen)
         error = 0.0
     else:
-        with few_threads(B * n**2 * probes):
-            log_singular, log_steps = _probe(run, t, chosen, probes, tolerance, seed), None
+        log_singular, log_steps = _probe(run, t, chosen, probes, tolerance, seed), None
         error = tolerance
     log_bound, bound_is = _bound(layer, chosen, log_singular, log_steps)
     return ErrorFlow(name, t, torch.tensor(chosen), log_singular.cpu(), log_bound.cpu(), bound_is, error)
@@ -288,8 +284,7 @@ def spectrum(layer: nn.Module, x: Tensor, *, every: int = 1, state: State | None
     if not run.size:
         raise ValueError(f"spectrum: cannot analyse {type(layer).__name__}: it has no state")
     times = torch.arange(0, run.steps, every)
-    with few_threads(run.states.shape[1] * run.size**2):
-        jacobians = [run.jacobian(int(t)) for t in times]
-        radius = torch.stack([torch.linalg.eigvals(A).abs().amax(-1) for A in jacobians])
-        norm = torch.stack([torch.linalg.matrix_norm(A, 2) for A in jacobians])
+    jacobians = [run.jacobian(int(t)) for t in times]
+    radius = torch.stack([torch.linalg.eigvals(A).abs().amax(-1) for A in jacobians])
+    norm = torch.stack([torch.linalg.matrix_norm(A, 2) for A in jacobians])
     return Spectrum(type(layer).__name__, times, radius.cpu(), norm.cpu())

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from longlag.engines._threads import WORTH_A_THREAD
 from longlag.engines.cpu.cache import machine
 from longlag.engines.cpu.codegen import generate
 from longlag.engines.cpu.codegen.lstm97 import Blocks
@@ -19,6 +18,7 @@ from longlag.engines.cpu.runtime.threads import run_in_threads
 from longlag.engines.cpu.simd import job
 
 DTYPES = {torch.float32: "float32", torch.float64: "float64"}
+WORTH_A_THREAD = 1_000_000  # multiply-adds below which a thread costs more than it saves
 CHUNK = 32  # rows of net inputs computed at a time, if the batch is smaller
 # Up to so many rows (T·B) the matrices are read as they are stored: packing them would cost more than it saves.
 UNPACKED_ROWS = {"forward": 16, "backward": 32}
