@@ -4,6 +4,8 @@ Packing costs as much as a few dozen rows of the product: short calls do without
 one fixed order, whatever rows are computed beside it: results do not depend on how a batch is divided among threads.
 """
 
+from typing import Any
+
 import numpy as np
 from numba import njit, types
 
@@ -52,7 +54,7 @@ def broadcast(typing, number):
     return vector(number), codegen
 
 
-def _place(context, builder, kind, arguments, vector):
+def _place(context: Any, builder: Any, kind: Any, arguments: Any, vector: Vector) -> Any:
     data = context.make_array(kind)(context, builder, arguments[0]).data
     return builder.bitcast(builder.gep(data, [arguments[1]]), context.get_value_type(vector).as_pointer())
 

@@ -1,4 +1,4 @@
-"""Products as kernels of their own, so that those of all cells share their machine code."""
+"""Products as kernels of their own: the kernels of all cells share their machine code."""
 
 from typing import Any
 
@@ -61,10 +61,10 @@ def _outer(number: Any, tile8: Any = tile8, vectors: int = VECTORS) -> Any:
     zero, one = number(0), number(1)
 
     def kernel(A, M, K, early, split, late, N, C, sums, again, scratch, first, last, piece):
-        """Rows 8·first : 8·last of C (M, N) = Σ_k A_k B_kᵀ for A (K, M) and B (K, N), and of Σ_k A_k (maybe twice).
+        """Rows 8·first : 8·last of C (M, N) = Σ_k A_k B_kᵀ for A (K, M) and B (K, N), and of ``sums`` = Σ_k A_k.
 
-        Rows k < split of B stand in ``early``, the others in ``late``. Every entry is summed over K in one fixed
-        order, whatever rows are computed elsewhere.
+        Rows k < split of B are in ``early``, the others in ``late``; ``again``, if given, is a copy of ``sums``. Every
+        entry is summed over K in one fixed order, whatever rows other threads compute.
         """
         summed, twice = sums != 0, again != 0
         A, early, late, C = flat(A, number), flat(early, number), flat(late, number), flat(C, number)
@@ -92,11 +92,11 @@ def _outer(number: Any, tile8: Any = tile8, vectors: int = VECTORS) -> Any:
                     else:
                         for n in range(columns):
                             right[to + n] = late[(start + k - split) * N + panel * w + n]
-                    for n in range(columns, w):  # what is left of the last panel; ones there give Σ_k A_k
+                    for n in range(columns, w):  # padding of the last panel: ones, which give Σ_k A_k
                         right[to + n] = one
             for tile in range(first, last):
                 height = min(8, M - tile * 8)
-                # where it stands A is as good, if it is read only once
+                # do not pack A if it is read once
                 packed = panels > 1 or height < 8 or (summed and N % w == 0)
                 if packed and height == 8:
                     for k in range(depth):
