@@ -1,8 +1,8 @@
-"""The CPU engine over torch.nn: forward and backward, one and two threads, and the first call of a process.
+"""The CPU engine over torch.nn: training, inference, short and long sequences, and the first call of a process.
 
     python benchmarks/cpu.py [seconds per row]
 
-Every layer is compared with its peer before it is timed; see `longlag bench cpu` for the table without rows.
+Every layer is compared with its peer before it is timed. `longlag bench cpu` prints the same rows as a table.
 """
 
 import sys
@@ -15,12 +15,15 @@ from longlag.cli.bench import LARGE, check, cpu_cases, first_calls, times, two_t
 
 def main(seconds: float) -> None:
     torch.set_num_threads(1)
-    for case in cpu_cases():
+    cases = list(cpu_cases())
+    for case in cases:
         check(case)
         (ours, spread), (theirs, _) = times(case, seconds)
-        append(f"cpu: {case.name} {case.size}", ours * 1e3, "ms", baseline=theirs * 1e3, spread=spread)
-    for case in cpu_cases(LARGE):
-        if case.name == "LSTM / nn.LSTM":
+        torch.set_num_threads(case.threads or 1)  # for the row
+        append(f"cpu: {case.title} {case.size}", ours * 1e3, "ms", baseline=theirs * 1e3, spread=spread)
+        torch.set_num_threads(1)
+    for case in cases:
+        if case.title == "LSTM / nn.LSTM" and case.size in LARGE:
             (two, spread), (one, _) = two_threads(case, seconds)
             torch.set_num_threads(2)  # for the row
             append(f"cpu: LSTM, two threads over one {case.size}", two * 1e3, "ms", baseline=one * 1e3, spread=spread)

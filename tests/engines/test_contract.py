@@ -172,11 +172,11 @@ def test_an_empty_batch():
 @pytest.mark.parametrize("name", ["lstm", "gru"])
 def test_results_are_the_same_bits_for_any_number_of_threads(monkeypatch, name, pool, B):
     from longlag.engines.cpu.runtime import plan, program
-    from longlag.engines.cpu.runtime import threads as team
+    from longlag.engines.cpu.runtime import threads as pool_or_openmp
 
-    assert team._with_openmp()  # that of torch
+    assert pool_or_openmp._openmp_runner()  # that of torch
     if pool:
-        monkeypatch.setattr(team, "_with_openmp", lambda: None)
+        monkeypatch.setattr(pool_or_openmp, "_openmp_runner", lambda: None)
     monkeypatch.setattr(program, "WORTH_A_THREAD", 1)
     plan.plan.cache_clear()  # it remembers how work was shared
     cell = helpers.CELLS[name]
@@ -196,15 +196,74 @@ def test_results_are_the_same_bits_for_any_number_of_threads(monkeypatch, name, 
             assert all(torch.equal(a, b) for a, b in zip(gathered[0], other))
 
 
+@pytest.mark.parametrize("pool", [False, True])
+@pytest.mark.parametrize(("name", "H"), [("lstm", 37), ("gru", 32)])
+def test_threads_that_share_a_sequence_compute_the_same_bits(monkeypatch, name, H, pool):
+    """One sequence: helpers compute columns of U y, or the first thread does where a helper is late."""
+    from longlag.engines.cpu.runtime import plan, program
+    from longlag.engines.cpu.runtime import threads as pool_or_openmp
+
+    if pool:
+        monkeypatch.setattr(pool_or_openmp, "_openmp_runner", lambda: None)
+    monkeypatch.setattr(program, "SHARED_PRODUCT", 1)
+    cell, gathered = helpers.CELLS[name], []
+    given, options, leaves = problem(
+        cell, torch.float32, T=40, B=1, inputs=5, H=H, norm=False, ragged=False, reset=False, mask=False
+    )
+    try:
+        for threads in (1, 2, 3, 5):
+            torch.set_num_threads(threads)
+            plan.plan.cache_clear()
+            gathered.append(results("cpu", cell, given, options, leaves, False))
+    finally:
+        torch.set_num_threads(1)
+        plan.plan.cache_clear()
+    for other in gathered[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(gathered[0], other))
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru", "elman"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_packed_and_stored_matrices_give_the_same_numbers(monkeypatch, name, packed):
+    """T·B decides whether W and U are packed; both ways agree with the reference at any size."""
+    from longlag.engines.cpu.runtime import plan, program
+
+    monkeypatch.setattr(program, "UNPACKED_ROWS", dict.fromkeys(("forward", "backward"), 0 if packed else 10**6))
+    plan.plan.cache_clear()
+    cell = helpers.CELLS[name]
+    for T, B, inputs, H in ((1, 1, 1, 1), (2, 3, 17, 5), (5, 9, 33, 40)):
+        how = dict.fromkeys(("ragged", "reset", "mask"), B > 1)
+        given, options, leaves = problem(cell, torch.float64, T=T, B=B, inputs=inputs, H=H, norm=False, **how)
+        pairs = [results(engine, cell, given, options, leaves, False) for engine in ("cpu", "reference")]
+        for ours, theirs in zip(*pairs):
+            torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+    plan.plan.cache_clear()
+
+
+def test_without_gradients_nothing_is_kept_for_a_backward_pass(monkeypatch):
+    """Under no_grad parameters still require gradients; an inference call used to store all net inputs."""
+    from longlag.engines.cpu.runtime import run
+
+    asked, forward = [], run._forward
+    monkeypatch.setattr(run, "_forward", lambda call, given, save: asked.append(save) or forward(call, given, save))
+    layer, x = ll.LSTM(3, 4), torch.randn(5, 2, 3)
+    y = layer(x)[0]
+    with torch.no_grad():
+        assert torch.equal(layer(x)[0], y)
+    with torch.inference_mode():
+        assert torch.equal(layer(x)[0], y)
+    assert asked == [True, False, False]
+
+
 def test_fewer_threads_than_asked_for_do_all_the_work():
     code = """
 import torch, longlag as ll
 torch.set_num_threads(3)
-layer, slow = ll.LSTM(64, 128), ll.LSTM(64, 128, engine="reference")
+layer, slow = ll.LSTM(64, 200), ll.LSTM(64, 200, engine="reference")
 slow.load_state_dict(layer.state_dict())
-x = torch.randn(50, 6, 64)
-for each in (layer, slow):
-    each(x)[0].square().sum().backward()
+for x in (torch.randn(50, 6, 64), torch.randn(50, 1, 64)):
+    for each in (layer, slow):
+        each(x)[0].square().sum().backward()
 for a, b in zip(layer.parameters(), slow.parameters()):
     torch.testing.assert_close(a.grad, b.grad, rtol=1e-5, atol=1e-5)
 """

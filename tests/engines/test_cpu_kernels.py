@@ -2,6 +2,7 @@
 
 import ctypes
 import itertools
+import mmap
 import os
 import re
 import subprocess
@@ -184,6 +185,46 @@ def test_products(dtype, M, K, N):
             ours, P = C.copy(), product.pack(U, transposed)
             product.multiply(A.reshape(-1), 0, K, M, K, P, ours.reshape(-1), 0, N, add, edge, alone)
             assert np.abs(ours - expected - add * C).max() <= tolerance * K
+        stored = product.multiply_by_rows if transposed else product.multiply_by_columns
+        for add in (True, False):
+            ours = C.copy()
+            stored(A.reshape(-1), 0, K, M, K, U.reshape(-1), ours.reshape(-1), 0, N, add, edge)
+            assert np.abs(ours - expected - add * C).max() <= tolerance * K
+            for m in range(M):  # a row has the same bits alone
+                row = C[m].copy()
+                stored(A[m], 0, K, 1, K, U.reshape(-1), row, 0, N, add, edge)
+                assert (row == ours[m]).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (32, 16), (64, 32), (70, 33), (5, 100), (33, 7)])
+def test_packed_matrices(dtype, rows, columns):
+    """Panels of w columns of Uᵀ or U, each contiguous, the last one filled up with zeros."""
+    U = np.random.default_rng(0).normal(size=(rows, columns)).astype(dtype)
+    for transposed in (True, False):
+        matrix = U.T if transposed else U
+        w = product.VECTORS * product.LANES[dtype]
+        padded = np.zeros((len(matrix), -(-matrix.shape[1] // w) * w), dtype)
+        padded[:, : matrix.shape[1]] = matrix
+        panels = padded.reshape(len(matrix), -1, w).transpose(1, 0, 2)
+        assert (product.pack(U, transposed) == panels.reshape(-1)).all()
+
+
+def test_no_column_or_row_beyond_a_stored_matrix_is_read():
+    """The matrix ends where its page ends; the next page may not be read."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    page, K, N = mmap.PAGESIZE, 21, 37
+    memory = mmap.mmap(-1, 4 * page)
+    base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert libc.mprotect(ctypes.c_void_p(base + 3 * page), page, 0) == 0
+    for transposed, multiply in ((True, product.multiply_by_rows), (False, product.multiply_by_columns)):
+        start = 3 * page - 4 * N * K
+        U = np.frombuffer(memory, np.float32, N * K, start)
+        U[:] = np.random.default_rng(0).normal(size=N * K)
+        A, C, edge = np.ones((9, K), np.float32), np.zeros((9, N), np.float32), np.empty(9 * 64, np.float32)
+        multiply(A.reshape(-1), 0, K, 9, K, U, C.reshape(-1), 0, N, False, edge)
+        sums = U.reshape(N, K).sum(1) if transposed else U.reshape(K, N).sum(0)
+        np.testing.assert_allclose(C, np.tile(sums, (9, 1)), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -97,6 +97,7 @@ def adding(hidden: int, length: int, updates: int, seed: int) -> tuple[Layer, Te
 
     import longlag as ll
     from longlag import tasks
+    from longlag.engines import few_threads
 
     check("flow memory: --updates", "0 or a positive int", updates, updates >= 0)
     start_random_numbers(seed)
@@ -106,13 +107,14 @@ def adding(hidden: int, length: int, updates: int, seed: int) -> tuple[Layer, Te
         lstm.get_parameter("bias_ih_l0")[:hidden] = -3.0  # input gates start nearly closed, as in 1997
     parameters = [*lstm.parameters(), *readout.parameters()]
     optimizer = torch.optim.Adam(parameters, 0.01)
-    for _ in range(updates):
-        x, targets, lengths = task.sample(32, rng).padded()
-        _, (h, _) = lstm(x, lengths=lengths)
-        optimizer.zero_grad()
-        (readout(h[0]) - targets).square().mean().backward()
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
+    with few_threads(4 * hidden):
+        for _ in range(updates):
+            x, targets, lengths = task.sample(32, rng).padded()
+            _, (h, _) = lstm(x, lengths=lengths)
+            optimizer.zero_grad()
+            (readout(h[0]) - targets).square().mean().backward()
+            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+            optimizer.step()
     while True:  # nine sequences in ten have two marks
         x, _, _ = task.sample(1, rng).padded()
         marked = (x[:, 0, 1] == 1).nonzero().flatten().tolist()

@@ -1,4 +1,4 @@
-"""``longlag bench``: our layers over torch's, forward and backward, in the same run; correctness first."""
+"""``longlag bench``: our layers over torch's in the same run; correctness first."""
 
 from __future__ import annotations
 
@@ -14,24 +14,37 @@ from typing import Annotated, Any
 
 import typer
 
-SIZES = [(100, 1, 8, 16), (100, 32, 64, 128), (1000, 8, 32, 64), (200, 32, 256, 512)]  # T, B, I, H
-LARGE = SIZES[1], SIZES[3]  # where a second thread has enough to do
+Size = tuple[int, int, int, int]  # T, B, I, H
+SIZES: list[Size] = [(100, 1, 8, 16), (100, 32, 64, 128), (1000, 8, 32, 64), (200, 32, 256, 512)]
+LARGE = SIZES[1], SIZES[3]  # large enough for a second thread
+LARGE_INFERENCE: list[Size] = [(200, 32, 256, 512), (50, 256, 128, 256)]
+SHORT: list[Size] = [(1, 1, 256, 256), (1, 1, 512, 512), (4, 8, 256, 256), (16, 1, 512, 512)]
+LONG: Size = (2000, 1, 64, 256)  # one sequence: threads can share nothing but its products
+CELLS = {"LSTM": (16, 64, 256), "GRU": (512,)}  # units of `layer.step` against nn.LSTMCell and nn.GRUCell
+
+GRADIENTS, TRAINING, INFERENCE, STEP = "forward + backward", "training step", "inference", "step"
 
 
 @dataclass(frozen=True)
 class Case:
-    """Two calls that do the same work; ``same`` says that they compute the same numbers, too."""
+    """Two modules that do the same work; ``same``: they compute the same numbers, too."""
 
     name: str
-    size: tuple[int, int, int, int]
+    size: Size
     ours: Any
     theirs: Any
-    same: bool
-    loss: bool = False  # whether zero_grad, a loss and its backward pass are timed, too
+    same: bool = True
+    work: str = GRADIENTS
+    threads: int | None = None  # None: the number asked for
+
+    @property
+    def title(self) -> str:
+        work = "" if self.work == GRADIENTS else f", {self.work}"
+        return self.name + work + (f", {self.threads} threads" if self.threads else "")
 
 
-def cpu_cases(sizes: Sequence[tuple[int, int, int, int]] = SIZES) -> Iterator[Case]:
-    """Every row of the CPU benchmark."""
+def cpu_cases(sizes: Sequence[Size] = SIZES) -> Iterator[Case]:
+    """Every row of the CPU benchmark: all layers at ``sizes``, then the other kinds of work."""
     import torch
 
     import longlag as ll
@@ -41,68 +54,96 @@ def cpu_cases(sizes: Sequence[tuple[int, int, int, int]] = SIZES) -> Iterator[Ca
     def users(a, z, y):  # the README's
         return sigmoid(z) * y + (1 - sigmoid(z)) * tanh(a)
 
+    peers = {"LSTM": (ll.LSTM, torch.nn.LSTM), "GRU": (ll.GRU, torch.nn.GRU), "Elman": (ll.Elman, torch.nn.RNN)}
+
+    def pair(name: str, size: Size, work: str = GRADIENTS, threads: int | None = None) -> Case:
+        ours, theirs = peers[name]
+        title = f"{name} / nn.{theirs.__name__}"
+        return Case(title, size, ours(*size[2:]), theirs(*size[2:]), work=work, threads=threads)
+
     for size in sizes:
         _, _, inputs, H = size
-        for name, ours, theirs in (
-            ("LSTM", ll.LSTM, torch.nn.LSTM),
-            ("GRU", ll.GRU, torch.nn.GRU),
-            ("Elman", ll.Elman, torch.nn.RNN),
-        ):
-            yield Case(f"{name} / nn.{theirs.__name__}", size, ours(inputs, H), theirs(inputs, H), same=True)
+        yield from (pair(name, size) for name in peers)
+        yield pair("LSTM", size, TRAINING)
         norm = ll.LSTM(inputs, H, norm="layer")
         yield Case("LSTM(norm='layer') / nn.LSTM", size, norm, torch.nn.LSTM(inputs, H), same=False)
         # two gates of H units cost what nn.RNN costs with H·√2 units
-        wide = torch.nn.RNN(inputs, round(H * 2**0.5))
-        yield Case(
-            "a user's cell of 2 gates / nn.RNN of equal work", size, ll.Recurrent(users, inputs, H), wide, same=False
-        )
-    small = sizes[0]
-    pair = ll.LSTM(small[2], small[3]), torch.nn.LSTM(small[2], small[3])
-    yield Case("LSTM / nn.LSTM, zero_grad() and sum() included", small, *pair, same=True, loss=True)
-    size = SIZES[2]
+        wide, name = torch.nn.RNN(inputs, round(H * 2**0.5)), "a user's cell of 2 gates / nn.RNN of equal work"
+        yield Case(name, size, ll.Recurrent(users, inputs, H), wide, same=False)
     for kind in ("net", "activation"):
-        pair = [ll.LocalFeedback(size[2], size[3], feedback=kind, engine=engine) for engine in ("cpu", "reference")]
-        yield Case(f"LocalFeedback('{kind}') cpu / reference", size, *pair, same=True)
+        size = SIZES[2]
+        both = [ll.LocalFeedback(*size[2:], feedback=kind, engine=engine) for engine in ("cpu", "reference")]
+        yield Case(f"LocalFeedback('{kind}') cpu / reference", size, *both)
+    yield from (pair("LSTM", size, INFERENCE) for size in LARGE_INFERENCE)
+    if (os.cpu_count() or 1) > 1:
+        yield from (pair("LSTM", LONG, work, threads=2) for work in (GRADIENTS, INFERENCE))
+    yield from (pair(name, size, work) for size in SHORT for name in CELLS for work in (GRADIENTS, INFERENCE))
+    for name, units in CELLS.items():
+        for H in units:
+            cell = getattr(torch.nn, f"{name}Cell")(H, H)
+            yield Case(f"{name}.step / nn.{name}Cell", (1, 1, H, H), peers[name][0](H, H), cell, work=STEP)
 
 
 def check(case: Case) -> None:
-    """Refuse to time what is wrong."""
+    """Refuse to time a layer that computes other numbers than its peer."""
     import torch
 
-    T, B, inputs, _ = case.size
-    x = torch.randn(T, B, inputs)
-    if case.same:
-        case.ours.load_state_dict(case.theirs.state_dict())
-        with torch.no_grad():
+    if not case.same:
+        return
+    values = case.theirs.state_dict()
+    case.ours.load_state_dict({key + "_l0": value for key, value in values.items()} if case.work == STEP else values)
+    x = torch.randn(*case.size[:3])
+    with torch.no_grad():
+        if case.work == STEP:
+            ours, theirs = case.ours.step(x[0])[0], case.theirs(x[0])
+            theirs = theirs[0] if isinstance(theirs, tuple) else theirs
+        else:
             ours, theirs = case.ours(x)[0], case.theirs(x)[0]
-        error = float((ours - theirs).abs().max())
-        if not error < 1e-4:
-            raise SystemExit(f"bench: {case.name} at {case.size} differs by {error:.1e}: not timed")
+    error = float((ours - theirs).abs().max())
+    if not error < 1e-4:
+        raise SystemExit(f"bench: {case.name} at {case.size} differs by {error:.1e}: not timed")
 
 
-def step(layer: Any, x: Any, loss: bool = False) -> Callable[[], Any]:
-    """One forward and backward pass: from x to the gradients of all parameters, given that of the outputs.
+def call_of(layer: Any, x: Any, work: str = GRADIENTS) -> Callable[[], Any]:
+    """The call that is timed.
 
-    With ``loss`` the gradient of the outputs comes from their sum, and those of the parameters are cleared before.
+    Forward + backward is from x to the gradients of all parameters, given the gradient of the outputs. A training step
+    is ``zero_grad``, forward, a loss, backward and the optimiser's step. Inference and step are under ``no_grad``.
     """
     import torch
 
+    if work == STEP:
+        advance = getattr(layer, "step", layer)
+        first = torch.no_grad()(advance)(x[0])
+        state = first[1] if hasattr(layer, "step") else first
+        return torch.no_grad()(lambda: advance(x[0], state))
+    if work == INFERENCE:
+        return torch.no_grad()(lambda: layer(x))
     parameters, d_y = list(layer.parameters()), torch.randn_like(layer(x)[0])
+    if work == GRADIENTS:
+        return lambda: torch.autograd.grad(layer(x)[0], parameters, d_y)
+    optimizer, target = torch.optim.SGD(parameters, 1e-9), d_y  # the weights stay what they are
 
-    def whole() -> None:
-        layer.zero_grad()
-        layer(x)[0].sum().backward()
+    def training_step() -> None:
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(layer(x)[0], target).backward()
+        optimizer.step()
 
-    return whole if loss else lambda: torch.autograd.grad(layer(x)[0], parameters, d_y)
+    return training_step
 
 
-def times(case: Case, seconds: float, clock: Callable[[], float] = time.process_time) -> list[tuple[float, float]]:
-    """`middle` of our time and of the peer's."""
+def times(case: Case, seconds: float) -> list[tuple[float, float]]:
+    """`middle` of our time and of the peer's: processor time on one thread, wall time on several."""
     import torch
 
-    x = torch.randn(*case.size[:3])
-    calls = {"ours": step(case.ours, x, case.loss), "theirs": step(case.theirs, x, case.loss)}
-    return [middle(values) for values in measure(calls, seconds, clock).values()]
+    before = torch.get_num_threads()
+    torch.set_num_threads(case.threads or before)
+    x, clock = torch.randn(*case.size[:3]), time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+    calls = {"ours": call_of(case.ours, x, case.work), "theirs": call_of(case.theirs, x, case.work)}
+    try:
+        return [middle(values) for values in measure(calls, seconds, clock).values()]
+    finally:
+        torch.set_num_threads(before)
 
 
 def measure(
@@ -136,7 +177,7 @@ def two_threads(case: Case, seconds: float) -> list[tuple[float, float]]:
     """`middle` of our wall time on two threads and on one, taking turns."""
     import torch
 
-    once, before = step(case.ours, torch.randn(*case.size[:3])), torch.get_num_threads()
+    once, before = call_of(case.ours, torch.randn(*case.size[:3])), torch.get_num_threads()
 
     def on(threads: int) -> Callable[[], Any]:
         def call() -> None:
@@ -174,11 +215,12 @@ def bench(
     threads: Annotated[int, typer.Option(min=1, help="Threads of torch and of our kernels.")] = 1,
     seconds: Annotated[float, typer.Option(min=0, help="Time spent on each row.")] = 4.0,
 ) -> None:
-    """Time our layers against torch's: forward + backward, float32, a ratio below 1 means we are faster.
+    """Time our layers against torch's in float32: a ratio below 1 means we are faster.
 
-    From the input to the gradients of all parameters, given that of the outputs; one row has zero_grad() and a loss in
-    it as well. Both take turns in blocks of 20 ms. With one thread processor time is taken, with more the wall clock.
-    Numbers are checked before they are timed; the spread is the distance between the quartiles of our times.
+    Most rows are forward + backward, from the input to the gradients of all parameters, given the gradient of the
+    outputs. Others are whole training steps, inference, short calls and single steps. Both sides take turns in blocks
+    of 20 ms. With one thread processor time is taken, with more the wall clock. Numbers are compared before they are
+    timed; the spread is the distance between the quartiles of our times.
     """
     import torch
     from rich.console import Console
@@ -189,23 +231,22 @@ def bench(
         raise typer.BadParameter(f"must be 'cpu', got {what!r}", param_hint="WHAT")
     torch.set_num_threads(threads)
     table = Table("layer / peer", "T, B, I, H", "ours ms", "peer ms", "ratio", "spread", title=f"{threads} thread(s)")
-    clock = time.process_time if threads == 1 else time.perf_counter
     cases = list(cpu_cases())
     try:
-        # a bar that moves by itself would take part in what is measured
+        # a bar that refreshes by itself would disturb the measurement
         with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as progress:
             task = progress.add_task("", total=len(cases))
             for case in cases:
-                progress.update(task, description=f"{case.name} {case.size}", refresh=True)
+                progress.update(task, description=f"{case.title} {case.size}", refresh=True)
                 check(case)
-                (ours, spread), (theirs, _) = times(case, seconds, clock)
+                (ours, spread), (theirs, _) = times(case, seconds)
                 figures = f"{ours * 1e3:.3f}", f"{theirs * 1e3:.3f}", f"{ours / theirs:.2f}", f"{spread:.0%}"
-                table.add_row(case.name, ", ".join(map(str, case.size)), *figures)
+                table.add_row(case.title, ", ".join(map(str, case.size)), *figures)
                 progress.advance(task)
-    finally:  # stopped half-way, it shows what it has
+    finally:  # interrupted half-way, the command prints the rows it has
         Console().print(table)
     for case in cases if (os.cpu_count() or 1) > 1 else []:
-        if case.name == "LSTM / nn.LSTM" and case.size in LARGE:
+        if case.title == "LSTM / nn.LSTM" and case.size in LARGE:
             (two, _), (one, _) = two_threads(case, seconds)
             typer.echo(f"two threads are {one / two:.2f} times as fast as one: LSTM {case.size}")
     cold, warm = first_calls()

@@ -8,6 +8,7 @@ from longlag.engines._choose import check as check
 from longlag.engines._choose import choose as choose
 from longlag.engines._choose import intercepted as intercepted
 from longlag.engines._run import run as run
+from longlag.engines._threads import few_threads as few_threads
 
 
 def _cpu_source(cell: Cell) -> str:

@@ -1,7 +1,7 @@
-"""What a call of the CPU engine needs beside its tensors, worked out once for all calls of the same kind.
+"""Plans: everything about a call of the CPU engine that depends on shapes only, computed once and cached.
 
-A call fills in a table: the addresses of what it is given, of what it computes and of its working memory. A plan has
-the table with the sizes in it already, and knows where in it each address goes.
+A kernel reads one pointer table: sizes, then the addresses of the tensors given, of the results and of the workspace.
+A plan holds the table with the sizes filled in and the index of every address.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 import torch
 
 from longlag.engines.cpu.codegen.generate import SUM_U, SUM_W
-from longlag.engines.cpu.runtime.program import Room, program
+from longlag.engines.cpu.runtime.program import Workspace, program
 
 
 class Target(NamedTuple):
-    """Where a gradient goes: its name in the table, the stage that computes it, whether there is one per sequence."""
+    """Where a gradient goes."""
 
-    name: str
-    stage: int = 0
-    each: bool = False
+    name: str  # in the table
+    stage: int = 0  # the stage of the kernel that computes it
+    each: bool = False  # whether it is returned per sequence and summed later
 
 
 TARGETS = {
@@ -36,7 +36,7 @@ TARGETS = {
 
 
 def target_of(name: str, own_rec: bool) -> Target:
-    """Of the gradient of the tensor with this name; ``own_rec``: U y stands apart from W x."""
+    """Target of the gradient of the tensor with this name; ``own_rec``: U y has gates that W x has not, or fewer."""
     if name == "b_too":
         return Target("db_too", SUM_U if own_rec else SUM_W)
     if name.endswith("_all"):  # the cell's params
@@ -48,24 +48,24 @@ class Pass(NamedTuple):
     """One pass, ``forward`` or ``backward``."""
 
     part: str
-    run: Callable[[array], None]  # on a table that is filled in
-    room: Room
-    table: array  # a word more than the kernel reads: the address of what it does not want goes there
-    places: tuple[int, ...]  # of the tensors given, kept and working memory, outputs, final states or gradients
+    run: Callable[[array], None]  # takes a filled table
+    workspace: Workspace
+    table: array  # with one spare slot at the end, for pointers that this kernel ignores
+    places: tuple[int, ...]  # indices of: tensors given, both blocks of memory, outputs, final states or gradients
     results: tuple[tuple[int, ...], ...]  # shapes of those final states or gradients
     computed: tuple[int, ...] = ()  # which of the tensors given get a gradient
-    each: tuple[int, ...] = ()  # and of which it comes one per sequence
+    each: tuple[int, ...] = ()  # which of those gradients are returned per sequence and summed later
 
 
 class Plan:
-    """For calls with the same cell, the same tensors given and the same sizes.
+    """The plan of all calls with the same cell, the same tensors given and the same sizes.
 
     Args:
         names: of the tensors given, as in the kernels' tables.
         shapes, dtype: of those tensors.
         plain: whether U reads nothing but the outputs of the step before.
         save: whether there will be a backward pass.
-        threads: as many may be used.
+        threads: the number of threads that may be used.
     """
 
     def __init__(
@@ -116,24 +116,24 @@ class Plan:
         return done
 
     def _pass(self, part: str, save: bool, results: dict[str, tuple[int, ...]]) -> Pass:
-        room, places = self.program.room(part, *self._sizes, save, *self._how), self.program.places[part]
-        nowhere = len(room.table)
-        found = [places.get(name, nowhere) for name in (*self.names, "kept", "memory", "out", *results)]
-        run = self.program.runner(part, room)
-        return Pass(part, run, room, room.table + array("q", [0]), tuple(found), tuple(results.values()))
+        workspace, places = self.program.workspace(part, *self._sizes, save, *self._how), self.program.places[part]
+        spare = len(workspace.table)
+        found = [places.get(name, spare) for name in (*self.names, "kept", "memory", "out", *results)]
+        run, table = self.program.runner(part, workspace), workspace.table + array("q", [0])
+        return Pass(part, run, workspace, table, tuple(found), tuple(results.values()))
 
 
 def _check(cell: Any, sizes: dict[str, tuple[int, ...]], H: int) -> None:
-    """Refuse what is missing or of another shape: kernels would read beyond its end."""
+    """Refuse a tensor that is missing or has another shape: kernels would read beyond its end."""
     (_, B, I), G, Gx, Gy = sizes["x"], len(cell.gates), len(cell.input_gates), len(cell.recurrent_gates)
-    right: dict[str, tuple[int, ...]] = {"W": (Gx * H, I), "b_x": (Gx * H,), "b_too": (Gy * H,)}
-    right |= {"U": (Gy * H, H), "gamma": (G, H), "beta": (G, H), **{f"{p}_all": (H,) for p in cell.params}}
-    right |= {f"{s}_0": (B, sizes.get(f"{s}_0", (B, H))[-1]) for s in cell.fed_back}
-    must = {*sizes, *(f"{p}_all" for p in cell.params), *(["U"] if cell.dense else [])} - {"x"}
-    for name in sorted(must):
-        if (got := sizes.get(name)) != right[name]:
+    expected: dict[str, tuple[int, ...]] = {"W": (Gx * H, I), "b_x": (Gx * H,), "b_too": (Gy * H,)}
+    expected |= {"U": (Gy * H, H), "gamma": (G, H), "beta": (G, H), **{f"{p}_all": (H,) for p in cell.params}}
+    expected |= {f"{s}_0": (B, sizes.get(f"{s}_0", (B, H))[-1]) for s in cell.fed_back}
+    required = {*sizes, *(f"{p}_all" for p in cell.params), *(["U"] if cell.dense else [])} - {"x"}
+    for name in sorted(required):
+        if (got := sizes.get(name)) != expected[name]:
             found = "none" if got is None else tuple(got)
-            raise ValueError(f"engine 'cpu': {name} of cell {cell.name} must have shape {right[name]}, got {found}")
+            raise ValueError(f"engine 'cpu': {name} of cell {cell.name} must have shape {expected[name]}, got {found}")
 
 
 plan = functools.lru_cache(maxsize=1024)(Plan)

@@ -1,7 +1,8 @@
-"""A cell's kernels for one dtype, and what a call must know to use them."""
+"""A cell's kernels for one dtype, and the workspace that a call of them needs."""
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import re
 from array import array
@@ -13,28 +14,32 @@ import torch
 from longlag.engines.cpu.cache import machine
 from longlag.engines.cpu.codegen import generate
 from longlag.engines.cpu.codegen.lstm97 import Blocks
-from longlag.engines.cpu.runtime.threads import in_pieces
+from longlag.engines.cpu.runtime.threads import run_in_threads
+from longlag.engines.cpu.simd import job
 
 DTYPES = {torch.float32: "float32", torch.float64: "float64"}
-WORTH_A_THREAD = 1_000_000  # multiply-adds below which a thread costs more than it brings
-
-
+WORTH_A_THREAD = 1_000_000  # multiply-adds below which a thread costs more than it saves
 CHUNK = 32  # rows of net inputs computed at a time, if the batch is smaller
+# Up to so many rows (T·B) the matrices are read as they are stored: packing them would cost more than it saves.
+UNPACKED_ROWS = {"forward": 16, "backward": 32}
+UNPACKED_PRODUCT = {"forward": "multiply_by_rows", "backward": "multiply_by_columns"}
+SHARED_PRODUCT = 60_000  # multiply-adds of U y, per thread, from which threads share the steps of a single sequence
 
 
-class Room(NamedTuple):
-    """What a call of some size needs."""
+class Workspace(NamedTuple):
+    """Memory layout, thread counts and pointer table for one call shape."""
 
     shape: tuple[int, int, int]  # of the outputs: T, B, H
     threads: int
-    kept: int  # numbers in the block for the backward pass
-    memory: int  # and in the block for the time of the call
-    table: array  # sizes and places are in it, addresses are not
-    tiles: tuple[tuple[int, int], ...] = ()  # of the sums for W and U: how many, and their threads
+    kept: int  # numbers in the block that the backward pass reads
+    memory: int  # numbers in the block that is freed after the call
+    table: array  # sizes and offsets are filled in, addresses are not
+    tiles: tuple[tuple[int, int], ...] = ()  # of the gradients of W and U: number of tiles, number of threads
+    sharing: int = 1  # threads that share every product U y, for a single sequence
 
 
 class Program:
-    """Kernels of a cell (built when first used), their tables, and its numbers of gates."""
+    """Kernels of a cell (built on first use), the layout of their tables, and the cell's numbers of gates."""
 
     def __init__(self, cell: Any, dtype: str, norm: bool) -> None:
         self.cell, self.dtype, self.norm = cell, dtype, norm
@@ -45,32 +50,40 @@ class Program:
         self.name = re.sub(r"\W", "_", f"{cell.name}_{dtype}{'_norm' if norm else ''}")
         writer = generate.writer(cell, dtype, norm)
         self.names = {"forward": writer.forward_names(), "backward": writer.backward_names()}
-        self._kernels: dict[str, int] = {}  # addresses of those used so far
+        self._kernels: dict[str, int] = {}  # addresses of the kernels used so far
         self.places = {part: {name: k for k, name in enumerate(names)} for part, names in self.names.items()}
 
-    def runner(self, part: str, r: Room) -> Callable[[array], None]:
-        """Runs ``forward`` or ``backward`` on a table, in as many threads as there is room for."""
+    def runner(self, part: str, workspace: Workspace) -> Callable[[array], None]:
+        """A function that runs ``forward`` or ``backward`` on a filled table, on the workspace's threads."""
         if part not in self._kernels:
             key = self.cell.code_key if isinstance(self.cell, Blocks) else self.cell.key
             self._kernels[part] = machine.load(self.name, f"{key} {self.norm}", part, lambda: self._build(part))
-        kernel, B, stage = self._kernels[part], r.shape[1], self.places[part]["stage"]
-        call = machine.callable_at(kernel)
+        kernel, B, places = self._kernels[part], workspace.shape[1], self.places[part]
+        call, stage = machine.callable_at(kernel), places["stage"]
 
-        def alone(table: array) -> None:
+        def run(table: array) -> None:
             call(table.buffer_info()[0], 0, B, 0)
 
-        def shared(table: array) -> None:
-            at, wanted = table.buffer_info()[0], table[stage]
+        def run_stages(table: array) -> None:
+            address, wanted, sharing = table.buffer_info()[0], table[stage], workspace.sharing
+            jobs = {m: table[places["memory"]] + table[places[m]] for m in ("PW", "PU") if sharing > 1}
+            for matrix, at in jobs.items():
+                _clear_job(at, sharing if matrix == "PU" else 1)
             table[stage] = generate.PACK
-            in_pieces(kernel, at, 0, 1)
+            run_in_threads(kernel, address, 0, 1)
             table[stage] = generate.ROWS
-            in_pieces(kernel, at, B, r.threads)
-            for sums, (tiles, threads) in zip((generate.SUM_W, generate.SUM_U), r.tiles):
+            if sharing > 1:
+                words = array("q", (kernel, address, jobs["PU"]))
+                run_in_threads(product("run_shared", self.dtype), words.buffer_info()[0], sharing, sharing)
+            else:
+                run_in_threads(kernel, address, B, workspace.threads)
+            for sums, (tiles, threads) in zip((generate.SUM_W, generate.SUM_U), workspace.tiles):
                 if wanted & sums:
                     table[stage] = sums
-                    in_pieces(kernel, at, tiles, threads)
+                    run_in_threads(kernel, address, tiles, threads)
 
-        return alone if r.threads == 1 and all(threads == 1 for _, threads in r.tiles) else shared
+        most = max(workspace.threads, workspace.sharing, *(threads for _, threads in workspace.tiles))
+        return run if most == 1 else run_stages
 
     def _build(self, part: str) -> tuple[str, bytes]:
         from longlag.engines.cpu.cache.compile import machine_code  # loads Numba
@@ -79,30 +92,45 @@ class Program:
         exec(compile(source, f"<longlag {self.name}>", "exec"), scope)
         return source, machine_code(scope[part])
 
-    def room(
-        self, part: str, x: tuple, rows: int, widths: tuple, plain: bool, save: bool, reverse: bool, most_threads: int
-    ) -> Room:
-        """What a call on x (T, B, I) with W (rows, I) needs.
+    def workspace(
+        self,
+        part: str,
+        x: tuple[int, int, int],
+        rows: int,
+        widths: tuple[int, ...],
+        plain: bool,
+        save: bool,
+        reverse: bool,
+        most_threads: int,
+    ) -> Workspace:
+        """The workspace of a call on x (T, B, I) with W (rows, I).
 
         Args:
             widths: of each state.
             plain: whether U reads nothing but the outputs of the step before.
             save: whether there will be a backward pass.
-            most_threads: as many may be used.
+            most_threads: the number of threads that may be used.
         """
         T, B, I = x
         H, number = rows // self.input_gates, self.number
         chunk = max(1, CHUNK // max(B, 1))
         threads = threads_for(B, T * B * (rows * I + self.recurrent_gates * H * H), most_threads)
-        scratch = _even(generate.scratch(self.cell, self.norm) * H + chunk * B * (H + self.width))
+        scratch = _aligned(generate.scratch(self.cell, self.norm) * H + chunk * B * (H + self.width))
         kept = self.kept(T, B, rows, widths, plain)
         if not save:
             kept |= {"a": chunk * B * rows, **({"rec": B * self.recurrent_gates * H} if self.own_rec else {})}
-        shapes = self.matrices(rows, I, H)
-        memory = {f"P{m}": self.packed(*shape, part == "forward") for m, shape in shapes.items()}
+        shapes, unpacked = self.matrices(rows, I, H), UNPACKED_ROWS[part] >= T * B
+        sharing = 1
+        if B == 1 and self.cell.dense and not unpacked:
+            sharing = max(1, min(most_threads, self.recurrent_gates * H * H // SHARED_PRODUCT))
+        memory = {f"P{m}": 2 if unpacked else self.packed(*shape, part == "forward") for m, shape in shapes.items()}
+        if sharing > 1:
+            memory = {name: size + job.words(sharing) * 8 // number for name, size in memory.items()}
         memory |= {"scratch": threads * scratch}
         words = {"T": T, "B": B, "I": I, "H": H, "chunk": chunk, "reverse": reverse, "scratch_size": scratch}
-        words |= {"multiply": product("multiply", self.dtype), "pack": product("pack", self.dtype)}
+        kernels = ("multiply_shared", "pack_shared") if sharing > 1 else ("multiply", "pack")
+        kernels = (UNPACKED_PRODUCT[part], "keep_address") if unpacked else kernels
+        words |= {name: product(kernel, self.dtype) for name, kernel in zip(("multiply", "pack"), kernels)}
         words |= {"stage": generate.PACK | generate.ROWS, "source": -1, "save": save}
         words |= dict(zip(generate.LAYOUT, getattr(self.cell, "layout", ())))
         tiles = []
@@ -120,13 +148,13 @@ class Program:
             at = 0
             for name, size in sizes.items():
                 words[name] = at * number
-                at += _even(size)
+                at += _aligned(size)
         table = array("q", [words.get(name, 0) for name in self.names[part]])
         n_kept, n_memory = numbers_in(kept), numbers_in(memory)
-        return Room((T, B, H), threads, n_kept, n_memory, table, tuple(tiles))
+        return Workspace((T, B, H), threads, n_kept, n_memory, table, tuple(tiles), sharing)
 
     def kept(self, T: int, B: int, rows: int, widths: Sequence[int], plain: bool) -> dict[str, int]:
-        """Numbers that the backward pass reads: states, net inputs, U y where that stands apart, what U read."""
+        """Sizes of what the backward pass reads: states, net inputs, U y if it has gates of its own, the input of U."""
         H, states = rows // self.input_gates, self.cell.states
         sizes = {f"{s}_all": T * B * n for s, n in zip(states, widths[len(widths) - len(states) :])}
         sizes |= {"a": T * B * rows}
@@ -143,14 +171,21 @@ class Program:
         return -(-N // self.width) * self.width * K
 
 
-def _even(size: int) -> int:
-    """Rounded up, so that what comes next begins with a whole vector."""
+def _clear_job(address: int, threads: int) -> None:
+    """Prepare a job for so many threads."""
+    words = (ctypes.c_int64 * job.words(threads)).from_address(address)
+    words[:] = [0] * len(words)
+    words[job.THREADS] = threads
+
+
+def _aligned(size: int) -> int:
+    """The size rounded up, so that the next part begins at a whole vector."""
     return (size + 15) // 16 * 16
 
 
 def numbers_in(sizes: dict[str, int]) -> int:
     """The size of a block that holds parts of these sizes."""
-    return sum(map(_even, sizes.values()))
+    return sum(map(_aligned, sizes.values()))
 
 
 @functools.cache
@@ -161,7 +196,7 @@ def program(cell: Any, dtype: torch.dtype, norm: bool) -> Program:
 
 @functools.cache
 def product(name: str, dtype: str) -> int:
-    """The address of ``multiply``, ``pack`` or ``outer``."""
+    """The address of a kernel of `longlag.engines.cpu.simd.product_kernels`."""
 
     def build() -> tuple[str, bytes]:
         from longlag.engines.cpu.simd import product_kernels  # loads Numba
@@ -172,5 +207,5 @@ def product(name: str, dtype: str) -> int:
 
 
 def threads_for(size: int, work: int, most: int) -> int:
-    """How many threads share ``size`` rows of ``work`` multiply-adds in all."""
+    """The number of threads for ``size`` rows that take ``work`` multiply-adds together."""
     return max(1, min(most, size, work // WORTH_A_THREAD))

@@ -91,6 +91,9 @@ def run(
         results = torch.ops.longlag.recurrent(*words)
         return results[0], tuple(results[1:-1])
     call = Call(cell, tuple(given), reverse, extras)
+    if not torch.is_grad_enabled():  # `ctx.needs_input_grad` would say what could be needed, not what is
+        out, ends, _, _ = _forward(call, tuple(given.values()), save=False)
+        return out, tuple(ends)
     results = _Recurrent.apply(call, *given.values())  # pyright: ignore[reportAttributeAccessIssue]
     return results[0], results[1:]
 
@@ -156,8 +159,8 @@ def _forward(call: Call, given: Sequence[Tensor], save: bool) -> tuple[Tensor, l
     """Outputs, final states, the memory that the backward pass reads, and the plan for that."""
     plan, new = _planned(call, given, save), given[0].new_empty
     this = plan.forward
-    kept, out, ends = new(this.room.kept), new(*this.room.shape), [new(*shape) for shape in this.results]
-    _run(plan, this, call, given, (kept, new(this.room.memory), out, *ends))
+    kept, out, ends = new(this.workspace.kept), new(*this.workspace.shape), [new(*shape) for shape in this.results]
+    _run(plan, this, call, given, (kept, new(this.workspace.memory), out, *ends))
     return out, ends, kept, plan
 
 
@@ -172,7 +175,7 @@ def _backward(
 ) -> list[Tensor | None]:
     """The gradients of ``given``."""
     this, new = plan.backward(needed), given[0].new_empty
-    memory, found = new(this.room.memory), [new(*shape) for shape in this.results]
+    memory, found = new(this.workspace.memory), [new(*shape) for shape in this.results]
     _run(plan, this, call, given, (kept, memory, out, *found), d_results)
     gradients: list[Tensor | None] = [None] * len(given)
     for k, d in zip(this.computed, found):

@@ -13,6 +13,7 @@ Method: eˣ = 2ⁿ eʳ, n = round(x / ln 2), |r| ≤ ln(2)/2, expm1(r) = r + r²
 True
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ INLINE: Any = {**FLAGS, "forceinline": True}
 
 
 class Format(NamedTuple):
-    """What a floating-point format needs; q holds the polynomial, lowest order first."""
+    """Constants of a floating-point format; q holds the polynomial, lowest order first."""
 
     number: type  # NumPy scalar type
     underflow: float  # below, eˣ rounds to 0
@@ -57,7 +58,7 @@ def element(x: Any) -> Any:
     return x if isinstance(x, types.Float) else getattr(x, "element", None)
 
 
-def splat(builder, number, like):
+def splat(builder: Any, number: Any, like: Any) -> Any:
     """A number as a value of LLVM type `like`: itself, or repeated over the lanes of a vector."""
     if number.type == like:
         return number
@@ -66,7 +67,7 @@ def splat(builder, number, like):
     return builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(index, like.count), [0] * like.count))
 
 
-def llvm_intrinsic(builder, name, *arguments):
+def llvm_intrinsic(builder: Any, name: str, *arguments: Any) -> Any:
     """Call llvm.<name> on numbers or vectors."""
     kind = arguments[0].type
     number = kind.element if isinstance(kind, ir.VectorType) else kind
@@ -144,7 +145,7 @@ def with_sign(typing, x, sign):
 
 @intrinsic
 def power_of_two(typing, t):
-    """2ⁿ from t = n + magic: n stands in the lowest bits of t; biased and moved up it is an exponent."""
+    """2ⁿ from t = n + magic: the lowest bits of t are n; biased and shifted they are the exponent."""
 
     def codegen(context, builder, signature, arguments):
         float_type = arguments[0].type
@@ -157,8 +158,8 @@ def power_of_two(typing, t):
     return t(t), codegen
 
 
-def polynomial(number, q):
-    """q(r) as a function of r and r², by Estrin's scheme: short chains, so a lone vector does not wait."""
+def polynomial(number: type, q: tuple[float, ...]) -> Any:
+    """q(r) as a function of r and r², by Estrin's scheme: short chains of dependent operations."""
     q = tuple(map(number, q))
     if number is np.float32:
         q0, q1, q2, q3, q4, q5 = q
@@ -177,7 +178,7 @@ def polynomial(number, q):
     return njit(**INLINE)(estrin)
 
 
-def exp_of(f: Format):
+def exp_of(f: Format) -> Callable[[Any], Any]:
     """eˣ for one format."""
     number, q = f.number, polynomial(f.number, f.q)
     per_ln2, magic, half = number(1 / np.log(2)), number(f.magic), number(0.5)
@@ -188,7 +189,7 @@ def exp_of(f: Format):
         n = (x * per_ln2 + magic) - magic
         r = (x - n * high) - n * low
         r2 = r * r
-        first = n * half + magic  # 2ⁿ in two factors: at the ends of the range it has no exponent of its own
+        first = n * half + magic  # 2ⁿ in two factors: at the ends of the range 2ⁿ itself is no normal number
         scale = power_of_two(first)
         rest = power_of_two((n - (first - magic)) + magic)
         return (scale + scale * (r + r2 * q(r, r2))) * rest
@@ -196,7 +197,7 @@ def exp_of(f: Format):
     return exp
 
 
-def tanh_of(f: Format):
+def tanh_of(f: Format) -> Callable[[Any], Any]:
     """tanh x = E / (E + 2), E = expm1(2|x|) = 2ⁿ expm1(r) + (2ⁿ − 1); float64: (1 − e) / (1 + e), e = exp(−2|x|)."""
     number, q = f.number, polynomial(f.number, f.q)
     per_ln2, magic, half, one = number(1 / np.log(2)), number(f.magic), number(0.5), number(1)
@@ -218,19 +219,19 @@ def tanh_of(f: Format):
         n = t - magic
         r0 = -a - n * high
         r = r0 - n * low
-        r_rest = (r0 - r) - n * low  # what rounding took from r
+        r_rest = (r0 - r) - n * low  # the rounding error of r
         r2 = r * r
         scale = power_of_two(t)
         b = scale * (r + (r2 * q(r, r2) + r_rest))  # e = scale + b
         u, v = (one - scale) - b, (one + scale) + b
-        u_rest, v_rest = ((one - scale) - u) - b, ((one + scale) - v) + b  # and from the two sums
+        u_rest, v_rest = ((one - scale) - u) - b, ((one + scale) - v) + b  # rounding errors of u and v
         y = u / v
         return with_sign(y + (u_rest - y * v_rest) * (half * y + half), x)  # 1/v = (1 + y)/2
 
     return tanh if number is np.float32 else tanh_compensated
 
 
-def sigmoid_of(f: Format):
+def sigmoid_of(f: Format) -> Callable[[Any], Any]:
     """σ(x) = 1 / (1 + e) for x ≥ 0 and e / (1 + e) below, e = exp(−|x|): small values stay accurate."""
     one = f.number(1)
 
@@ -242,19 +243,19 @@ def sigmoid_of(f: Format):
     return sigmoid
 
 
-def relu_of(f: Format):
+def relu_of(f: Format) -> Callable[[Any], Any]:
     """max(x, 0) for one format."""
     zero = f.number(0)
     return lambda x: maximum(x, zero)
 
 
-def step_of(f: Format):
+def step_of(f: Format) -> Callable[[Any], Any]:
     """The derivative of relu for one format."""
     one = f.number(1)
     return lambda x: where_positive(x, one)
 
 
-def implement(stub, maker):
+def implement(stub: Callable[[Any], Any], maker: Callable[[Format], Callable[[Any], Any]]) -> None:
     """Let the compiler pick the implementation of `stub` for the format of its argument."""
     made = {kind: maker(f) for kind, f in FORMATS.items()}
     extending.overload(stub, jit_options=INLINE)(lambda x: made.get(element(x)))

@@ -1,20 +1,18 @@
-"""Matrix products for recurrent steps: C += A·P with P packed once and used at every time step.
+"""Matrix products for recurrent steps: C += A·P with P packed once, or C += A·U with U as it is stored.
 
-A row of the result is summed in one fixed order, whatever rows are computed beside it: results do not depend on how
-a batch is cut into threads. The tile (8 rows × 2 vectors) is written as LLVM vectors, because a loop would not be
-kept in registers.
+Packing costs as much as a few dozen rows of the product: short calls do without it. A row of the result is summed in
+one fixed order, whatever rows are computed beside it: results do not depend on how a batch is divided among threads.
 """
 
-import itertools
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import njit, types
 
 from longlag.engines.cpu.cache.compile import OPTIONS, PLAIN
 from longlag.engines.cpu.cache.machine import VECTOR_BYTES, VECTORS
-from longlag.engines.cpu.simd.functions import FLAGS, intrinsic, llvm_intrinsic, splat
+from longlag.engines.cpu.simd.functions import FLAGS, intrinsic, splat
+from longlag.engines.cpu.simd.tiles import dot_products, edge_tile, tile, transpose
 from longlag.engines.cpu.simd.vector import Vector
 from longlag.engines.cpu.simd.vector import total as total
 
@@ -56,7 +54,7 @@ def broadcast(typing, number):
     return vector(number), codegen
 
 
-def _place(context, builder, kind, arguments, vector):
+def _place(context: Any, builder: Any, kind: Any, arguments: Any, vector: Vector) -> Any:
     data = context.make_array(kind)(context, builder, arguments[0]).data
     return builder.bitcast(builder.gep(data, [arguments[1]]), context.get_value_type(vector).as_pointer())
 
@@ -73,104 +71,43 @@ def cube(x):
     return x * x * x
 
 
-def _tile(rows: int, width: int = VECTORS, panel: int | None = None, sums_of: int = 1) -> Any:
-    """``tile(A, a, row, deep, P, p, K, C, c, column, add)``: rows × (width vectors) of C (+)= A·P, K deep.
-
-    a, p and c are where the tile begins in A, P and C (flat arrays), row and column the distance between rows of A
-    and of C, deep that between columns of A. A panel of P is as wide as the tile, or ``panel`` vectors. Every sum over
-    K is the sum of so many (``sums_of``, which must divide K): they do not wait for each other.
-    """
-
-    @intrinsic
-    def tile(typing, A, a, row, deep, P, p, K, C, c, column, add):
-        number = C.dtype
-        lanes = VECTOR_BYTES * 8 // number.bitwidth
-        signature = types.void(A, *[types.intp] * 3, P, *[types.intp] * 2, C, *[types.intp] * 2, types.boolean)
-
-        def codegen(context, builder, signature, arguments):
-            A, a, row, deep, P, p, K, C, c, column, add = arguments
-            vector = ir.VectorType(context.get_data_type(number), lanes)
-            align = number.bitwidth // 8
-
-            def data(k, value, start):
-                return builder.gep(context.make_array(signature.args[k])(context, builder, value).data, [start])
-
-            def vectors(pointer):
-                for v in range(width):
-                    yield builder.bitcast(builder.gep(pointer, [K.type(v * lanes)]), vector.as_pointer())
-
-            A, P, C = data(0, A, a), data(4, P, p), data(7, C, c)
-            entry, loop, body, end = builder.block, *(builder.append_basic_block(n) for n in ("loop", "body", "end"))
-            builder.branch(loop)
-            builder.position_at_end(loop)
-            k, A_k, P_k = builder.phi(K.type), builder.phi(A.type), builder.phi(P.type)
-            parts = [[[builder.phi(vector) for _ in range(width)] for _ in range(rows)] for _ in range(sums_of)]
-            for phi, start in ((k, K.type(0)), (A_k, A), (P_k, P)):
-                phi.add_incoming(start, entry)
-            for phi in itertools.chain(*itertools.chain(*parts)):
-                phi.add_incoming(ir.Constant(vector, None), entry)
-            builder.cbranch(builder.icmp_signed("<", k, K), body, end)
-            builder.position_at_end(body)
-            left_at, right_at = A_k, P_k
-            for part in parts:
-                right = [builder.load(q, align=align) for q in vectors(right_at)]
-                for r in range(rows):
-                    left = splat(builder, builder.load(builder.gep(left_at, [builder.mul(row, K.type(r))])), vector)
-                    for v in range(width):
-                        part[r][v].add_incoming(llvm_intrinsic(builder, "fma", left, right[v], part[r][v]), body)
-                left_at = builder.gep(left_at, [deep])
-                right_at = builder.gep(right_at, [K.type((panel or width) * lanes)])
-            k.add_incoming(builder.add(k, K.type(sums_of)), body)
-            A_k.add_incoming(left_at, body)
-            P_k.add_incoming(right_at, body)
-            builder.branch(loop)
-            builder.position_at_end(end)
-            sums = parts[0]
-            for part in parts[1:]:
-                sums = [[builder.fadd(x, y) for x, y in zip(*pair)] for pair in zip(sums, part)]
-            targets = [list(vectors(builder.gep(C, [builder.mul(column, K.type(r))]))) for r in range(rows)]
-            with builder.if_else(add if add.type.width == 1 else builder.trunc(add, ir.IntType(1))) as (
-                then,
-                otherwise,
-            ):
-                with then:  # added at the end, not the start: sums in blocks lose less to rounding
-                    for q, value in zip(itertools.chain(*targets), itertools.chain(*sums)):
-                        builder.store(builder.fadd(builder.load(q, align=align), value), q, align=align)
-                with otherwise:
-                    for q, value in zip(itertools.chain(*targets), itertools.chain(*sums)):
-                        builder.store(value, q, align=align)
-            return context.get_dummy_value()
-
-        return signature, codegen
-
-    return tile
-
-
-tile8, _tile4, _tile2, _tile1 = (_tile(rows) for rows in (8, 4, 2, 1))
-narrow8 = _tile(8, 1)
-_alone, _alone_narrow = _tile(1, sums_of=4), _tile(1, 1, VECTORS, sums_of=4)
+tile8, _tile4, _tile2, _tile1 = (tile(rows) for rows in (8, 4, 2, 1))
+narrow8 = tile(8, 1)
+_edge8, _edge1 = edge_tile(8), edge_tile(1)
+_single, _single_narrow = tile(1, sums_of=4), tile(1, 1, sums_of=4)
+_single_wide = tile(1, 8)
+DEPTH = 64  # rows of a stored matrix read at a time: all of their columns, before the next rows
 
 
 @njit(**PLAIN)
 def width(matrix):
-    """Columns of a tile for the type of this array."""
+    """Columns of a panel for the type of this array."""
     return VECTORS * VECTOR_BYTES // matrix.itemsize
 
 
 @njit(**PLAIN)
 def pack_into(P, U, rows, columns, transposed):
-    """U (rows, columns), flat, for products with Uᵀ (columns, rows), or with U itself if not ``transposed``.
+    """Pack U (rows, columns), flat, for products with Uᵀ (columns, rows), or with U itself if not ``transposed``.
 
     Panels of ``width`` columns, each contiguous; the last is filled up with zeros.
     """
     N, K = (rows, columns) if transposed else (columns, rows)
     w = width(U)
+    lanes = w // VECTORS
     for start in range(0, N, w):
-        panel = start * K
-        for k in range(K):
-            for n in range(min(w, N - start)):
+        panel, count = start * K, min(w, N - start)
+        whole = K // lanes * lanes if count == w else 0
+        for k in range(0, whole, lanes):
+            for v in range(0, w, lanes):
+                if transposed:
+                    transpose(U, (start + v) * columns + k, columns, P, panel + k * w + v, w)
+                else:
+                    for j in range(k, k + lanes):
+                        store(P, panel + j * w + v, load(U, j * columns + start + v))
+        for k in range(whole, K):
+            for n in range(count):
                 P[panel + k * w + n] = U[(start + n) * columns + k] if transposed else U[k * columns + start + n]
-            for n in range(min(w, N - start), w):
+            for n in range(count, w):
                 P[panel + k * w + n] = U.dtype.type(0)
 
 
@@ -185,57 +122,111 @@ def pack(U, transposed):
 
 
 @njit(**PLAIN)
-def _panel(A, a, row, M, K, P, p, C, c, column, add):
-    """All rows of one panel."""
+def _panel(A, a, row, M, K, P, p, across, C, c, column, add):
+    """M rows of C, as many columns as a tile is wide."""
     m = 0
     while m + 8 <= M:
-        tile8(A, a + m * row, row, 1, P, p, K, C, c + m * column, column, add)
+        tile8(A, a + m * row, row, 1, P, p, across, K, C, c + m * column, column, add)
         m += 8
     if m + 4 <= M:
-        _tile4(A, a + m * row, row, 1, P, p, K, C, c + m * column, column, add)
+        _tile4(A, a + m * row, row, 1, P, p, across, K, C, c + m * column, column, add)
         m += 4
     if m + 2 <= M:
-        _tile2(A, a + m * row, row, 1, P, p, K, C, c + m * column, column, add)
+        _tile2(A, a + m * row, row, 1, P, p, across, K, C, c + m * column, column, add)
         m += 2
     if m < M:
-        _tile1(A, a + m * row, row, 1, P, p, K, C, c + m * column, column, add)
+        _tile1(A, a + m * row, row, 1, P, p, across, K, C, c + m * column, column, add)
 
 
 @njit(**PLAIN)
-def multiply(A, a, row, M, K, P, C, c, N, add, edge, alone=False):
-    """C (M, N) = A (M, K)·P, or C += A·P if ``add``.
+def _edge_panel(A, a, row, M, K, P, p, across, edge, count):
+    """M rows of ``edge``, one vector wide, from ``count`` columns of P."""
+    lanes = width(P) // VECTORS
+    m = 0
+    while m + 8 <= M:
+        _edge8(A, a + m * row, row, 1, P, p, across, K, edge, m * lanes, lanes, False, count)
+        m += 8
+    while m < M:
+        _edge1(A, a + m * row, row, 1, P, p, across, K, edge, m * lanes, lanes, False, count)
+        m += 1
+
+
+@njit(**PLAIN)
+def _copy_edge(edge, width, C, c, M, N, count, add):
+    """``count`` columns of C, from c on, (+)= the first columns of ``edge`` (M, width); rows of C are N apart."""
+    for m in range(M):
+        start = c + m * N
+        for n in range(count):
+            C[start + n] = edge[m * width + n] + (C[start + n] if add else C.dtype.type(0))
+
+
+@njit(**PLAIN)
+def multiply(A, a, row, M, K, P, C, c, N, add, edge, single=False):
+    """C (M, N) = A (M, K)·P, or C += A·P if ``add``, P packed.
 
     A and C are flat arrays in which the matrices begin at a and c; rows of A are ``row`` apart, those of C N.
-    ``edge`` has room for M · width numbers. ``alone``: if A has only one row, it is so in all calls.
+    ``edge`` has room for M · width numbers. ``single``: if A has only one row, it is so in all calls.
     """
-    column = N
     w = width(P)
     whole = N // w
     rest = N - whole * w
-    if M == 1 and alone and K >= 4:  # it would wait for every sum
+    last = whole * w * K
+    if M == 1 and single and K >= 4:  # latency-bound: use four accumulators
         most = K // 4 * 4
         for panel in range(whole):
-            _alone(A, a, row, 1, P, panel * w * K, most, C, c + panel * w, column, add)
+            _single(A, a, row, 1, P, panel * w * K, w, most, C, c + panel * w, N, add)
         if 2 * rest > w:
-            _alone(A, a, row, 1, P, whole * w * K, most, edge, 0, w, False)
+            _single(A, a, row, 1, P, last, w, most, edge, 0, w, False)
         elif rest:
-            _alone_narrow(A, a, row, 1, P, whole * w * K, most, edge, 0, w, False)
+            _single_narrow(A, a, row, 1, P, last, w, most, edge, 0, w, False)
         for panel in range(whole if most < K else 0):
-            _tile1(A, a + most, row, 1, P, (panel * K + most) * w, K - most, C, c + panel * w, column, True)
+            _tile1(A, a + most, row, 1, P, (panel * K + most) * w, w, K - most, C, c + panel * w, N, True)
         if rest and most < K:
-            _tile1(A, a + most, row, 1, P, (whole * K + most) * w, K - most, edge, 0, w, True)
-    elif M == 1:  # no calls: a lone row would wait for them
+            _tile1(A, a + most, row, 1, P, last + most * w, w, K - most, edge, 0, w, True)
+    elif M == 1:  # no calls: a single row would wait for them
         for panel in range(whole):
-            _tile1(A, a, row, 1, P, panel * w * K, K, C, c + panel * w, column, add)
+            _tile1(A, a, row, 1, P, panel * w * K, w, K, C, c + panel * w, N, add)
         if rest:
-            _tile1(A, a, row, 1, P, whole * w * K, K, edge, 0, w, False)
+            _tile1(A, a, row, 1, P, last, w, K, edge, 0, w, False)
     else:
         for panel in range(whole):
-            _panel(A, a, row, M, K, P, panel * w * K, C, c + panel * w, column, add)
+            _panel(A, a, row, M, K, P, panel * w * K, w, C, c + panel * w, N, add)
         if rest:
-            _panel(A, a, row, M, K, P, whole * w * K, edge, 0, w, False)
+            _panel(A, a, row, M, K, P, last, w, edge, 0, w, False)
+    if rest:
+        _copy_edge(edge, w, C, c + whole * w, M, N, rest, add)
+
+
+@njit(**PLAIN)
+def multiply_by_rows(A, a, row, M, K, U, C, c, N, add, edge):
+    """C (M, N) (+)= A·Uᵀ with U (N, K) as stored: dot products along its rows. Arguments as in `multiply`."""
+    lanes = width(U) // VECTORS
+    for n in range(0, N // lanes * lanes, lanes):
+        for m in range(M):
+            dot_products(A, a + m * row, U, n * K, K, lanes, K, C, c + m * N + n, add)
+    rest = N % lanes
     if rest:
         for m in range(M):
-            start = c + m * column + whole * w
-            for n in range(rest):
-                C[start + n] = edge[m * w + n] + (C[start + n] if add else C.dtype.type(0))
+            dot_products(A, a + m * row, U, (N - rest) * K, K, rest, K, edge, m * lanes, False)
+        _copy_edge(edge, lanes, C, c + N - rest, M, N, rest, add)
+
+
+@njit(**PLAIN)
+def multiply_by_columns(A, a, row, M, K, U, C, c, N, add, edge):
+    """C (M, N) (+)= A·U with U (K, N) as stored, `DEPTH` rows at a time. Arguments as in `multiply`."""
+    w = width(U)
+    lanes = w // VECTORS
+    for k in range(0, K, DEPTH):
+        depth, more = min(DEPTH, K - k), add or k > 0
+        n = 0
+        while M == 1 and n + 8 * lanes <= N:
+            _single_wide(A, a + k, row, 1, U, k * N + n, N, depth, C, c + n, N, more)
+            n += 8 * lanes
+        while n + w <= N:
+            _panel(A, a + k, row, M, depth, U, k * N + n, N, C, c + n, N, more)
+            n += w
+        while n < N:
+            count = min(lanes, N - n)
+            _edge_panel(A, a + k, row, M, depth, U, k * N + n, N, edge, count)
+            _copy_edge(edge, lanes, C, c + n, M, N, count, more)
+            n += count

@@ -1,19 +1,41 @@
-"""Products as kernels of their own, so that those of all cells share their machine code."""
+"""Products as kernels of their own: the kernels of all cells share their machine code."""
 
 from typing import Any
 
 import numpy as np
 from numba import types
 
-from longlag.engines.cpu.cache.compile import flat, machine_code, row
+from longlag.engines.cpu.cache.compile import KERNEL, flat, machine_code, row
 from longlag.engines.cpu.cache.machine import BLOCK, VECTORS
-from longlag.engines.cpu.simd.product import LANES, broadcast, load, multiply, narrow8, pack_into, store, tile8
+from longlag.engines.cpu.simd.product import (
+    LANES,
+    broadcast,
+    load,
+    multiply,
+    multiply_by_columns,
+    multiply_by_rows,
+    narrow8,
+    pack_into,
+    store,
+    tile8,
+)
+from longlag.engines.cpu.simd.shared import multiply_shared, pack_shared, run_shared
 
 
 def _multiply(number: Any) -> Any:
-    def kernel(A, distance, M, K, P, C, N, add, edge):
-        rows, result = flat(A, number), flat(C, number)
-        multiply(rows, 0, distance, M, K, flat(P, number), result, 0, N, add & 1 != 0, flat(edge, number), add & 2 != 0)
+    def kernel(A, distance, M, K, P, C, N, options, edge):
+        """C (+)= A·P; options: 1 to add, 2 if the whole batch is one row."""
+        rows, result, add, single = flat(A, number), flat(C, number), options & 1 != 0, options & 2 != 0
+        multiply(rows, 0, distance, M, K, flat(P, number), result, 0, N, add, flat(edge, number), single)
+
+    return kernel
+
+
+def _stored(number: Any, product: Any) -> Any:
+    def kernel(A, distance, M, K, P, C, N, options, edge):
+        """The same with the matrix whose address `_keep_address` left in P."""
+        rows, U, result = flat(A, number), flat(flat(P, np.int64)[0], number), flat(C, number)
+        product(rows, 0, distance, M, K, U, result, 0, N, options & 1 != 0, flat(edge, number))
 
     return kernel
 
@@ -25,16 +47,24 @@ def _pack(number: Any) -> Any:
     return kernel
 
 
+def _keep_address(number: Any) -> Any:
+    def kernel(P, U, rows, columns, transposed):
+        """In place of packing, for products that read U as it is stored."""
+        flat(P, np.int64)[0] = U
+
+    return kernel
+
+
 def _outer(number: Any, tile8: Any = tile8, vectors: int = VECTORS) -> Any:
     w = vectors * LANES[number]
     at_once = LANES[number] // 8  # rows of 8 numbers in a vector
     zero, one = number(0), number(1)
 
     def kernel(A, M, K, early, split, late, N, C, sums, again, scratch, first, last, piece):
-        """Rows 8·first : 8·last of C (M, N) = Σ_k A_k B_kᵀ for A (K, M) and B (K, N), and of Σ_k A_k (maybe twice).
+        """Rows 8·first : 8·last of C (M, N) = Σ_k A_k B_kᵀ for A (K, M) and B (K, N), and of ``sums`` = Σ_k A_k.
 
-        Rows k < split of B stand in ``early``, the others in ``late``. Every entry is summed over K in one fixed
-        order, whatever rows are computed elsewhere.
+        Rows k < split of B are in ``early``, the others in ``late``; ``again``, if given, is a copy of ``sums``. Every
+        entry is summed over K in one fixed order, whatever rows other threads compute.
         """
         summed, twice = sums != 0, again != 0
         A, early, late, C = flat(A, number), flat(early, number), flat(late, number), flat(C, number)
@@ -62,11 +92,11 @@ def _outer(number: Any, tile8: Any = tile8, vectors: int = VECTORS) -> Any:
                     else:
                         for n in range(columns):
                             right[to + n] = late[(start + k - split) * N + panel * w + n]
-                    for n in range(columns, w):  # what is left of the last panel; ones there give Σ_k A_k
+                    for n in range(columns, w):  # padding of the last panel: ones, which give Σ_k A_k
                         right[to + n] = one
             for tile in range(first, last):
                 height = min(8, M - tile * 8)
-                # where it stands A is as good, if it is read only once
+                # do not pack A if it is read once
                 packed = panels > 1 or height < 8 or (summed and N % w == 0)
                 if packed and height == 8:
                     for k in range(depth):
@@ -83,9 +113,9 @@ def _outer(number: Any, tile8: Any = tile8, vectors: int = VECTORS) -> Any:
                     whole = height == 8 and columns == w
                     to, c, apart = (C, at, N) if whole else (edge, 0, w)
                     if packed:
-                        tile8(left, 0, 1, 8, right, panel * w * BLOCK, depth, to, c, apart, whole and start > 0)
+                        tile8(left, 0, 1, 8, right, panel * w * BLOCK, w, depth, to, c, apart, whole and start > 0)
                     else:
-                        tile8(A, start * M + tile * 8, 1, M, right, 0, depth, to, c, apart, whole and start > 0)
+                        tile8(A, start * M + tile * 8, 1, M, right, 0, w, depth, to, c, apart, whole and start > 0)
                     if not whole:
                         for m in range(height):
                             for n in range(columns):
@@ -119,14 +149,20 @@ def _words(count: int) -> Any:
 
 _MAKERS: dict[str, Any] = {
     "multiply": (_multiply, _words(9)),
+    "multiply_by_rows": (lambda number: _stored(number, multiply_by_rows), _words(9)),
+    "multiply_by_columns": (lambda number: _stored(number, multiply_by_columns), _words(9)),
     "pack": (_pack, _words(5)),
+    "keep_address": (_keep_address, _words(5)),
+    "multiply_shared": (multiply_shared, _words(9)),
+    "pack_shared": (pack_shared, _words(5)),
+    "run_shared": (run_shared, KERNEL),
     "outer": (_outer, _words(14)),
     "outer_narrow": (lambda number: _outer(number, narrow8, 1), _words(14)),
 }
 
 
 def build(name: str, dtype: str) -> tuple[str, bytes]:
-    """The source and the machine code of ``multiply``, ``pack``, ``outer`` or ``outer_narrow`` (N at most a vector)."""
+    """The source and the machine code of a kernel of `_MAKERS`; ``outer_narrow`` is for N of at most a vector."""
     maker, signature = _MAKERS[name]
     kernel = maker({"float32": np.float32, "float64": np.float64}[dtype])
     return "# see longlag.engines.cpu.simd.product_kernels\n", machine_code(kernel, signature)

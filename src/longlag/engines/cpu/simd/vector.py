@@ -24,17 +24,17 @@ class Vector(types.Type):
         super().__init__(name=f"Vector({element}, {lanes})")
 
     @property
-    def key(self):
+    def key(self) -> tuple[Any, int]:
         return self.element, self.lanes
 
 
 @register_model(Vector)
 class VectorModel(models.PrimitiveModel):
-    def __init__(self, dmm, fe_type):
+    def __init__(self, dmm: Any, fe_type: Any) -> None:
         super().__init__(dmm, fe_type, ir.VectorType(dmm.lookup(fe_type.element).get_value_type(), fe_type.lanes))
 
 
-def as_vector(context, builder, value, kind, vector):
+def as_vector(context: Any, builder: Any, value: Any, kind: Any, vector: Vector) -> Any:
     """A vector as it is, a number converted and repeated."""
     if isinstance(kind, Vector):
         return value
@@ -42,7 +42,7 @@ def as_vector(context, builder, value, kind, vector):
     return splat(builder, number, context.get_value_type(vector))
 
 
-def define(symbol, instruction):
+def define(symbol: Any, instruction: str) -> None:
     """Make an operator of Python work on vectors, one instruction each; numbers are converted and repeated."""
 
     @type_callable(symbol)
@@ -69,16 +69,16 @@ for symbol, instruction in ((operator.add, "fadd"), (operator.sub, "fsub"), (ope
 
 
 @type_callable(operator.neg)
-def _type_of_negative(context):
+def _type_of_negative(context: Any) -> Any:
     return lambda x: x if isinstance(x, Vector) else None
 
 
 @lower_builtin(operator.neg, Vector)
-def _negative(context, builder, signature, arguments):
+def _negative(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     return builder.fneg(arguments[0])
 
 
-def address(context, builder, signature, arguments, vector, scale):
+def address(context: Any, builder: Any, signature: Any, arguments: Any, vector: Vector, scale: int) -> Any:
     """Pointer to the vector that begins `scale` · index numbers into a contiguous array."""
     _, array, index = arguments
     data = context.make_array(signature.args[1])(context, builder, array).data
@@ -86,7 +86,7 @@ def address(context, builder, signature, arguments, vector, scale):
     return builder.bitcast(builder.gep(data, [start]), context.get_value_type(vector).as_pointer())
 
 
-def memory(whole_vectors):
+def memory(whole_vectors: bool) -> tuple[Any, Any]:
     """The pair (load, store) on contiguous arrays, indexed by whole vectors or by numbers."""
 
     @intrinsic
@@ -144,7 +144,7 @@ def join(typing, a, b):
     return Vector(a.element, 2 * a.lanes)(a, b), codegen
 
 
-def rearranged(builder, value, table: list[list[int]]):
+def rearranged(builder: Any, value: Any, table: list[list[int]]) -> Any:
     """Lane l of the result is the sum of the lanes table[l] of `value`, always in the order given."""
     index = ir.IntType(32)
     nothing = ir.Constant(value.type, None)
