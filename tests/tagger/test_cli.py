@@ -73,6 +73,38 @@ def test_evaluation_prints_what_the_library_finds(place):
     assert "most frequent mistakes" not in spans
 
 
+def test_a_tag_that_training_never_saw_is_an_error_of_the_tagger_not_of_the_file(place, tmp_path):
+    seen = [[("the", "DET"), ("cat", "NOUN")]]
+    new = write(tmp_path / "new.tsv", [*seen, [("the", "DET"), ("red", "ADJ")]])
+    done = run("eval", place / "model", new, "--report", tmp_path / "errors.html")
+    assert done.exit_code == 0, done.output
+    note = "1 words have tags that training never saw, they count as errors: ADJ 1 (first in line 5)"
+    assert done.stderr == f"longlag: {new}: {note}\n"
+    assert done.stdout.startswith("accuracy      75.00 % of 4\n")
+    assert re.search(r"  ADJ +\w+ +1  red", done.stdout)
+    html = (tmp_path / "errors.html").read_text(encoding="utf-8")
+    assert "ADJ" in html
+    names = place / "names"
+    odd = write(tmp_path / "odd.tsv", [[("meet", "O"), ("Ann", "B-per"), ("in", "O"), ("Rome", "GPE")]])
+    done = run("eval", names / "model", odd)  # spans are still counted, though GPE is no tag of BIO
+    assert "spans         precision 50.00  recall 50.00  F1 50.00  (2 spans)" in done.stdout
+    assert "GPE 1 (first in line 4)" in done.stderr
+
+
+def test_evaluation_reads_the_columns_that_training_read(tmp_path):
+    data = tmp_path / "x.tsv"
+    data.write_text("".join("".join(f"{t}\t{w}\t_\n" for w, t in s) + "\n" for s in speech(40)))
+    small = ["--epochs", "2", "--hidden", "6", "--columns", "2,1"]
+    done = run("train", data, "--dev", data, "--out", tmp_path / "m", *small)
+    assert done.exit_code == 0, done.output
+    assert set(ll.Tagger.load(tmp_path / "m").vocabulary.tags) == {"DET", "NOUN", "VERB"}
+    done = run("eval", tmp_path / "m", data)
+    assert (done.exit_code, done.stderr) == (0, "")
+    other = write(tmp_path / "two.tsv", speech(9))
+    assert run("eval", tmp_path / "m", other, "--columns", "1,2").exit_code == 0
+    assert "no tag is known from training" in run("eval", tmp_path / "m", other).stderr
+
+
 class Page(HTMLParser):
     """The texts of a page's table cells, and the addresses it needs."""
 
@@ -211,7 +243,9 @@ def test_bad_text_ends_prediction_where_it_is(place, tmp_path):
     ("arguments", "complaint"),
     [
         (["eval", "{place}/model", "{tmp}/new.tsv"],
-         "tagger: {tmp}/new.tsv:2: tag 'ADJ' was never seen in training; known: DET, NOUN, VERB"),
+         "tagger: {tmp}/new.tsv: no tag is known from training (DET, NOUN, VERB), got ADJ, ART"),
+        (["eval", "{place}/model", "{place}/test.tsv", "--columns", "2"],
+         "tagger: columns must be two numbers from 1, of word and tag, such as 2,4; got '2'"),
         (["eval", "{place}/model", "{place}/test.tsv", "--report", "errors.txt"],
          "tagger: report must end in .html, got errors.txt"),
         (["eval", "{place}", "{place}/test.tsv"],
@@ -231,7 +265,7 @@ def test_bad_text_ends_prediction_where_it_is(place, tmp_path):
     ],
 )  # fmt: skip
 def test_bad_calls_are_one_line(place, tmp_path, arguments, complaint):
-    write(tmp_path / "new.tsv", [[("the", "DET"), ("red", "ADJ")]])
+    write(tmp_path / "new.tsv", [[("the", "ART"), ("red", "ADJ")]])
     before = content(place)
     done = run(*(a.format(place=place, tmp=tmp_path) for a in arguments))
     assert done.exit_code == 2
