@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 import time
+from collections import Counter
 from html.parser import HTMLParser
 
 import pytest
@@ -16,8 +17,9 @@ from typer.testing import CliRunner
 import longlag as ll
 from longlag.cli import app
 from longlag.cli.tag import watching
-from longlag.tagger.errors import analyse
+from longlag.tagger.errors import Errors, analyse
 from longlag.tagger.loop import Loop
+from longlag.tagger.score import score
 from longlag.tagger.train import Settings, load, train_tagger
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -78,7 +80,7 @@ def test_a_tag_that_training_never_saw_is_an_error_of_the_tagger_not_of_the_file
     new = write(tmp_path / "new.tsv", [*seen, [("the", "DET"), ("red", "ADJ")]])
     done = run("eval", place / "model", new, "--report", tmp_path / "errors.html")
     assert done.exit_code == 0, done.output
-    note = "1 words have tags that training never saw, they count as errors: ADJ 1 (first in line 5)"
+    note = "1 of 4 words have tags that training never saw and count as errors: ADJ 1 (first in line 5)"
     assert done.stderr == f"longlag: {new}: {note}\n"
     assert done.stdout.startswith("accuracy      75.00 % of 4\n")
     assert re.search(r"  ADJ +\w+ +1  red", done.stdout)
@@ -141,6 +143,24 @@ def test_the_report_is_one_page(place, tmp_path):
     assert page.cells[k : k + 3] == [right, guess, str(n)]
     example = found.examples[right, guess][0]
     assert page.cells[k + 3].startswith(f"{example.before} {example.word} {example.after}".rstrip())
+
+
+def test_the_report_shows_every_confusion_and_fits_a_phone(tmp_path):
+    """No table grows with the number of tags: every guess, O among them, is on the page without scrolling sideways."""
+    tags = ["O", *(f"{letter}-kind{k}" for k in range(12) for letter in "BI")]
+    confusion = Counter({(right, guess): 1 + i + j for i, right in enumerate(tags) for j, guess in enumerate(tags)})
+    found = Errors(score([tags], [tags]), (1, 1), (0, 0), confusion, {pair: [] for pair in confusion}, Counter())
+    html = found.html("x")
+    rows = [row.split("<t")[1:] for row in re.findall(r"<tr>(.*?)</tr>", html)]
+    assert max(map(len, rows)) <= 6
+    assert "overflow-x" not in html
+    table = html[html.index("<h2>Guesses by right tag</h2>") :]
+    for right in tags:
+        row = re.search(rf"<tr><td>{right}<td>(.*?)</tr>", table)[1]
+        guesses = dict(re.findall(r"<span class=pair>(\S+) ([\d,]+)</span>", row))
+        assert guesses == {guess: str(confusion[right, guess]) for guess in tags if guess != right}
+        words = sum(confusion[right, guess] for guess in tags)
+        assert row.startswith(f"{words:,}<td>{confusion[right, right]}<td class=text>")
 
 
 def test_prediction_serves_a_pipe_at_once(place):

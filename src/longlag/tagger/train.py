@@ -34,7 +34,8 @@ class Settings:
         epochs: passes over the training data; the learning rate falls to 0 over them.
         seed: of everything random.
         hidden, layers, head, dropout: as in `Tagger`.
-        batch: sentences of an update.
+        batch: sentences of an update; by default 1/384 of the training sentences, at least 8 and at most 32: few
+            sentences need small batches, or an epoch has too few updates.
         rate: highest learning rate.
         patience: stop after so many epochs without a better score on the dev data; epochs before the first score
             above 0 are not counted.
@@ -48,14 +49,14 @@ class Settings:
     layers: int = 1
     head: str = "crf"
     dropout: float = 0.4
-    batch: int = 32
+    batch: int | None = None
     rate: float = 2e-3
     patience: int = 5
     vectors: str | None = None
     columns: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "hidden", "layers", "batch", "patience"):
+        for name in ("epochs", "hidden", "layers", "patience", *(["batch"] if self.batch is not None else [])):
             _door.positive("tagger", name, getattr(self, name))
         _door.positive("tagger", "seed", self.seed, least=0)
         _door.probability("tagger", "dropout", self.dropout)
@@ -116,7 +117,8 @@ def train_tagger(
     with reproducible():
         torch.manual_seed(settings.seed)
         resumed, tagger = tagger is not None, tagger or new_tagger(sentences, settings)
-        how = {"batch_size": settings.batch, "rate": settings.rate, "epochs": settings.epochs}
+        batch = settings.batch or usual_batch(len(sentences))
+        how = {"batch_size": batch, "rate": settings.rate, "epochs": settings.epochs}
         loop = Loop(tagger, Corpus(sentences, tagger.vocabulary), **how, world=world)
         if resumed:
             loop.read(folder)
@@ -135,6 +137,15 @@ def train_tagger(
         (folder / folders.CHECKPOINT).unlink()
     loop.agreed(0.0)  # nobody reads before all is written
     return Tagger.load(folder)
+
+
+def usual_batch(sentences: int) -> int:
+    """Sentences of an update, for a training file of so many.
+
+    >>> usual_batch(3_394), usual_batch(12_544)
+    (8, 32)
+    """
+    return min(32, max(8, sentences // 384))
 
 
 def one_epoch(loop: Loop, dev: Sequence[Sentence], folder: Path, watch: Watch) -> None:
@@ -174,9 +185,7 @@ def load(
         legal = [s._replace(tags=mended(s.tags, scheme)) for s in sentences]
         pairs = [(old, new) for s, t in zip(sentences, legal) for old, new in zip(s.tags, t.tags)]
         if changed := sum(old != new and scheme_of([old]) is not None for old, new in pairs):
-            watch.note(
-                f"{path}: {changed} tags break {scheme} (an I- with no B- …) and were mended, spans as conlleval"
-            )
+            watch.note(f"{path}: {changed} tags break {scheme} (an I- with no B- …) and were mended; no span changes")
     else:
         legal = sentences
     if known is not None:
@@ -205,13 +214,14 @@ def note_new_tags(
             if mended_tag not in known:
                 new[tag] += 1
                 first = first or line
-    if new.total() == sum(len(s.tags) for s in sentences):
+    words = sum(len(s.tags) for s in sentences)
+    if new.total() == words:
         here, there = (", ".join(sorted(tags)[:20]) for tags in (new, known))
         raise DataError(f"tagger: {path}: no tag is known from training ({there}), got {here}")
     if new:
         named = ", ".join(f"{tag} {n}" for tag, n in new.most_common(10)) + (", …" if len(new) > 10 else "")
         watch.note(
-            f"{path}: {new.total()} words have tags that training never saw, they count as errors: "
+            f"{path}: {new.total()} of {words:,} words have tags that training never saw and count as errors: "
             f"{named} (first in line {first})"
         )
 
@@ -263,7 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--resume", action="store_true")
     for field in fields(Settings):
-        kind = str if field.default is None else type(field.default)
+        kind = {"batch": int, "vectors": str, "columns": str}.get(field.name) or type(field.default)
         parser.add_argument(f"--{field.name}", type=kind, default=field.default)
     options = vars(parser.parse_args(arguments))
     train, dev, out, resume = (options.pop(name) for name in ("train", "dev", "out", "resume"))
