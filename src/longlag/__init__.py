@@ -3,6 +3,7 @@
 from longlag import cells as cells
 from longlag import flow as flow
 from longlag import lab as lab
+from longlag import layers as layers
 from longlag import learn as learn
 from longlag import tasks as tasks
 from longlag.cells import cell as cell
@@ -12,6 +13,7 @@ from longlag.layers import LSTM97 as LSTM97
 from longlag.layers import EchoState as EchoState
 from longlag.layers import Elman as Elman
 from longlag.layers import Jordan as Jordan
+from longlag.layers import Layer as Layer
 from longlag.layers import Leaky as Leaky
 from longlag.layers import LocalFeedback as LocalFeedback
 from longlag.layers import LocalFeedbackNetwork as LocalFeedbackNetwork

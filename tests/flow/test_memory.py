@@ -146,7 +146,7 @@ def test_errors_are_scaled_on_entering_and_leaving_only(q):
     found = flow.carousel(network, x)
     # a tiny detour: an extra net input added at step t−q, differentiated with everything fed back detached
     extra = torch.zeros(2, sum(network.sections.values()), dtype=torch.float64, requires_grad=True)
-    y, s = (part.clone() for part in network._rest(2))
+    y, s = (part.clone() for part in network.initial_state(2))
     w, b = network.weights()
     for t in range(60):
         net = x[t] @ w[:, :3].T + b + y.detach() @ w[:, 3:].T + (extra if t == 59 - q else 0)
@@ -196,7 +196,7 @@ def test_training_follows_the_truncated_gradient():
         ends = []
         for k in range(3):
             x = torch.as_tensor(batch.inputs[batch.offsets[k] : batch.offsets[k + 1]])
-            y, s = (part[0] for part in network._rest(1))
+            y, s = (part[0] for part in network.initial_state(1))
             for x_t in x:
                 out, (y, s) = network.step(x_t, (y.detach(), s))
             loss = loss + 0.5 * (out - torch.as_tensor(batch.targets[k])).square().sum() / 3

@@ -26,7 +26,7 @@ def refuses(text, error=ValueError):
         ),
         (LocalForward(), "skip", "LocalForward: Skip has no local feedback; RTRL, BPTT and TruncatedBPTT serve it"),
         (LocalForward(), "local_net_norm", "LocalForward: LocalFeedback couples units by its norm; RTRL, BPTT"),
-        (LocalForward(cross=True), "lstm97", "LocalForward: LSTM97 has no local feedback; RTRL, BPTT"),
+        (LocalForward(cross=True), "lstm97", "LocalForward: LSTM97 feeds units back to each other; RTRL, BPTT"),
         (
             LocalForward(),
             "local_net x2",
@@ -58,7 +58,7 @@ def test_layers_that_cannot_go_step_by_step(rule):
         rule.start(ll.GRU(3, 4, 2, dropout=0.5), 2)
     with refuses(f"{name}: GRU must be in eval() or have recurrent_dropout=0, got recurrent_dropout=0.5"):
         rule.start(ll.GRU(3, 4, recurrent_dropout=0.5), 2)
-    with refuses(f"{name}: layer must be a layer of longlag, got LSTM", TypeError):
+    with refuses(f"{name}: layer must be a longlag layer, got LSTM", TypeError):
         rule.start(nn.LSTM(3, 4), 2)
 
 

@@ -11,14 +11,13 @@ from torch import Tensor
 import longlag as ll
 from longlag.learn import BPTT, RTRL, LocalForward, Rule, TruncatedRTRL
 from longlag.learn._diagonal import Diagonal
-from longlag.learn._graph import LocalNetwork
 
 
 class OwnTraceOnly(Rule):
     """LF-92-ML 5, first row of its table: local traces, whatever the network."""
 
     def _method(self, layer):
-        return Diagonal(LocalNetwork(layer), cross=False)
+        return Diagonal(layer, layer.local_units(), cross=False)
 
 
 def worst(ours, wanted):

@@ -154,7 +154,7 @@ def test_every_token_has_its_own_coin(feedback):
     assert 0 < tau.sum() < 18
     assert any(len(set(column)) > 1 for column in tau.T.tolist())  # not one coin per sequence
     known = net._encode(source, None)
-    state, heard = net._layout.fill(net._initial(known)), net.embedding.weight[START].expand(3, -1)
+    state, heard = net._first_state(known), net.embedding.weight[START].expand(3, -1)
     for t in range(6):
         z, state, _ = net._step(known, heard, state)
         same(got[t], z)

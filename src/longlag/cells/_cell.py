@@ -89,6 +89,7 @@ class Cell:
         self._check_arguments()
         self.expressions = self._trace()
         self.key = self._key()
+        self._with_partials: dict[tuple[str, ...], Callable[..., Any]] = {}
         KNOWN[self.key] = self
 
     # ------------------------------------------------------------------------------------------ derived code
@@ -112,6 +113,37 @@ class Cell:
         A partial that depends on nothing (∂n/∂a = 1) is a number.
         """
         return dict(zip(self.jacobian, self._partials(*inputs), strict=True))
+
+    def with_partials(self, rows: tuple[str, ...]) -> Callable[..., tuple[dict[str, Tensor], dict[Any, Any]]]:
+        """``f(*inputs) -> outputs by name, {(output, input): ∂output/∂input}`` for the outputs in ``rows``.
+
+        >>> import torch
+        >>> from longlag import cells
+        >>> f = cells.net_feedback.with_partials(("n",))
+        >>> outputs, partials = f(torch.tensor(1.0), torch.tensor(2.0), torch.tensor(0.5))
+        >>> outputs["n"], partials["n", "a"], partials["n", "u"]
+        (tensor(2.), 1, tensor(2.))
+        """
+        if rows not in self._with_partials:
+            self._with_partials[rows] = self._make_with_partials(rows)
+        return self._with_partials[rows]
+
+    def _make_with_partials(self, rows: tuple[str, ...]) -> Callable[..., Any]:
+        keys = [key for key in self.jacobian if key[0] in rows]
+        lines = {"y_new": self.output, **dict(zip(self.new_states, self.expressions[1:]))}
+        results = [*lines, *(f"d_{out}_d_{name}" for out, name in keys)]
+        lines |= {f"d_{out}_d_{name}": self.jacobian[out, name] for out, name in keys}
+        source = _code.function("step", list(self.inputs), _code.Printer().assignments(lines), results)
+        scope = {name: getattr(_language, name) for name in (*_language.NAMES, "step")}
+        derived: dict[str, Any] = {}
+        exec(compile(source, f"<longlag cell {self.name}.with_partials>", "exec"), scope, derived)
+        step, n = derived["step"], len(self.outputs)
+
+        def run(*inputs: Tensor) -> tuple[dict[str, Tensor], dict[Any, Any]]:
+            values = step(*inputs)
+            return dict(zip(self.outputs, values)), dict(zip(keys, values[n:]))
+
+        return run
 
     @cached_property
     def jacobian(self) -> dict[tuple[str, str], sympy.Expr]:

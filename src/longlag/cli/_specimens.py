@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from longlag.layers._module import Layer
+    from longlag.layers import Layer
 
 
 class Kind(StrEnum):

@@ -5,14 +5,17 @@ h units of a group, m units (or inputs) that they read; ρ is the most a loop le
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from longlag.layers import LocalFeedback, LocalFeedbackNetwork
+from longlag.flow._run import as_layer
+from longlag.layers import Layer
+from longlag.layers.units import INPUT, NotLocal, UnitGroup
 
 SLOPE = 0.5  # M, the largest slope of f(a) = tanh(a/2) [LF-92 1 M]
 LIMIT = {"net": 1.0, "activation": 2.0, "static": math.inf}  # |u| < 1, |v| < 2 [LF-92 3]
@@ -41,23 +44,48 @@ class Units(NamedTuple):
 Layers = list[list[tuple[int, Units]]]  # layer by layer: (which layer is read, units); 0 is the input, 1 the first
 
 
-def layers(network: LocalFeedbackNetwork | LocalFeedback) -> Layers:
-    """The groups of units of a network, in the order of its outputs."""
-    if isinstance(network, LocalFeedback):
-        return [[(k, _units(f"level_{k}", network, k))] for k in range(network.num_layers)]
-    groups, depth = network._groups(), len(network.hidden_sizes)
-    hidden: Layers = [
-        [(i, _units(name, g)) for name, g in groups if name.startswith(f"hidden_{i}_")] for i in range(depth)
-    ]
-    outputs = [(name, g) for name, g in groups if name.startswith("output_")]
-    return [*hidden, [(depth if g.feedback == "static" else 0, _units(name, g)) for name, g in outputs]]
+def layers(owner: str, network: nn.Module) -> tuple[Layer, Layers]:
+    """A network of local-feedback units of 1992 and its groups of units, in the order of its outputs."""
+    layer, name = as_layer(owner, network), type(network).__name__
+    try:
+        graph = layer.local_units()
+    except NotLocal as reason:
+        if str(reason) == "couples units by its norm":
+            raise ValueError(f"{owner}: cannot analyse {name} with norm: it couples the units") from None
+        graph = None
+    kinds = _kinds()
+    if graph is None or any(group.cell.key not in kinds for group in graph.groups):
+        raise TypeError(f"{owner}: cannot analyse {name}: it must be LocalFeedbackNetwork or LocalFeedback")
+    found: Layers = []
+    depth: dict[str, int] = {INPUT: 0}  # which layer each group belongs to
+    for group in graph.groups:
+        below = depth[group.reads[0]]
+        last = group.name in graph.outputs
+        at = max(depth.values()) if last and any(other in depth for other in graph.outputs) else 0
+        depth[group.name] = at or (max(depth.values()) + 1 if last else below + 1)
+        while len(found) < depth[group.name]:
+            found.append([])
+        found[depth[group.name] - 1].append((below, _units(group, kinds[group.cell.key])))
+    return layer, found
 
 
-def _units(name: str, layer: LocalFeedback, k: int = 0) -> Units:
-    w = layer.weights(k)
-    zeros = w.W.new_zeros(layer.hidden_size)
-    bias, parameter = (zeros if w.b is None else w.b), (w.params[0] if w.params else zeros)
-    return Units(name, layer.feedback, w.W.detach(), bias.detach(), parameter.detach())
+@functools.cache
+def _kinds() -> dict[str, str]:
+    """The units of 1992, by the key of their equations."""
+    from longlag import cells
+
+    return {
+        cells.static.key: "static",
+        cells.net_feedback.key: "net",
+        cells.activation_feedback.key: "activation",
+    }
+
+
+def _units(group: UnitGroup, kind: str) -> Units:
+    W, b, params = group.weights()
+    zeros = W.new_zeros(group.units)
+    bias, parameter = (zeros if b is None else b), (params[0] if params else zeros)
+    return Units(group.name, kind, W.detach(), bias.detach(), parameter.detach())
 
 
 def influence(layers: Layers, inputs: int, steps: int) -> Tensor:

@@ -1,65 +1,64 @@
 """A run of a layer, linearised at every step: the one place where flow's Jacobians come from.
 
-B sequences, T steps; the whole state of a layer, all its parts and levels, is one vector of n numbers.
+B sequences, T steps; the state of a layer, all its parts and levels, is one row of n numbers (`StateSpec.flatten`).
 Step t reads x(t) and states[t] and gives y(t) and states[t + 1]; A(t) = ∂states[t+1]/∂states[t] is its Jacobian.
 Products with A(t) and A(t)ᵀ act on p columns at once, (B, n, p).
 """
 
 from __future__ import annotations
 
-import abc
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import vjp, vmap
 
-from longlag.layers import GRU, LSTM, LSTM97, EchoState, Elman, Jordan, Recurrent
-from longlag.layers._door import Sequences
-from longlag.layers._module import Layer, State
-from longlag.layers._network import Network
-from longlag.layers._stack import Stack
+from longlag.layers import GRU, LSTM, Elman, Layer, LinearStep, State, check_layer, validation
 
 
 class NonFinite(ValueError):
-    """States that are not numbers; ``step`` is where they begin, −1 for the initial state."""
+    """Non-finite states; ``step`` is the first step that gives one, −1 for the initial state."""
 
     def __init__(self, message: str, step: int) -> None:
         super().__init__(message)
         self.step = step
 
 
-class Run(abc.ABC):
-    """What every analysis works on."""
+class Run:
+    """A layer along a sequence: states, outputs, and products with the Jacobian of each step.
 
-    x: Tensor  # (T, B, I)
-    states: Tensor  # (T + 1, B, n)
-    outputs: Tensor  # (T, B, O)
+    Attributes:
+        x: (T, B, I); states: (T + 1, B, n), before, between and after the steps; outputs: (T, B, O).
+        linear: all steps linearised at once, T·B samples.
+    """
 
-    @abc.abstractmethod
+    def __init__(self, layer: Layer, x: Tensor, state: tuple[Tensor, ...]) -> None:
+        self.layer, self.x, self.spec = layer.for_analysis(), x, layer.state_spec
+        states, outputs, now = [self.flatten(state)], [], self.spec.whole(state)
+        for x_t in x.unbind(0):
+            y, now = self.layer.step(x_t, now)
+            outputs.append(y)
+            states.append(self.flatten(self.spec.parts(now)))
+        self.states, self.outputs = torch.stack(states), torch.stack(outputs)
+        before = self.spec.unflatten(self.states[:-1].flatten(0, 1))  # time is one more batch axis
+        self.linear: LinearStep = self.layer.linearise(x.flatten(0, 1), self.spec.whole(before))
+
+    def at(self, t: int) -> LinearStep:
+        """Step t."""
+        B = self.x.shape[1]
+        return self.linear.at(slice(t * B, (t + 1) * B))
+
     def push(self, t: int, ds: Tensor) -> Tensor:
         """A(t) ds, (B, n, p): what a change before step t has become after it."""
+        return self.at(t).push(ds)
 
-    @abc.abstractmethod
     def pull(self, t: int, ds: Tensor, dy: Tensor | None = None) -> tuple[Tensor, Callable[[], Tensor]]:
-        """An error after step t brought back before it.
+        """An error after step t brought back before it; see `LinearStep.pull`."""
+        return self.at(t).pull(ds, dy)
 
-        Args:
-            ds: (B, n, p) error of the state after step t; dy: (B, O, p) error of the output y(t), if any.
-
-        Returns:
-            A(t)ᵀ ds + (∂y(t)/∂state)ᵀ dy, (B, n, p); and a function giving the error of x(t), (B, I, p).
-        """
-
-    @abc.abstractmethod
-    def flat(self, parts: Sequence[Tensor]) -> Tensor:
-        """The parts of a state, as the layer hands them out for a batch, as vectors (B, n)."""
-
-    @abc.abstractmethod
-    def parts(self, flat: Tensor) -> tuple[Tensor, ...]:
-        """The inverse of `flat`."""
+    def flatten(self, parts: tuple[Tensor, ...]) -> Tensor:
+        """The parts of a state for the batch as rows (B, n)."""
+        return self.spec.flatten(parts) if parts else self.x.new_zeros(self.x.shape[1], 0)
 
     @property
     def size(self) -> int:
@@ -68,6 +67,7 @@ class Run(abc.ABC):
 
     @property
     def steps(self) -> int:
+        """T."""
         return len(self.x)
 
     def eye(self) -> Tensor:
@@ -77,53 +77,7 @@ class Run(abc.ABC):
 
     def jacobian(self, t: int) -> Tensor:
         """A(t), (B, n, n)."""
-        return self.pull(t, self.eye())[0].mT
-
-
-class StepRun(Run):
-    """Any layer, through reverse-mode derivatives of its own ``step``."""
-
-    def __init__(self, layer: Layer, s: Sequences, state: Sequence[Tensor]) -> None:
-        self.layer, self.x = layer, s.x
-        self.axis = 0 if isinstance(layer, Network) else 1  # where a part of the state keeps its sequences
-        self.shapes = [part.movedim(self.axis, 0).shape[1:] for part in state]
-        states, outputs = [self.flat(state)], []
-        with plainly(layer):
-            for x in s.x.unbind(0):
-                y, new = self._step(x, states[-1])
-                outputs.append(y)
-                states.append(new)
-        self.states, self.outputs = torch.stack(states), torch.stack(outputs)
-
-    @torch.no_grad()
-    def push(self, t: int, ds: Tensor) -> Tensor:
-        # The pull is linear, so its own pull is the push. (Forward-mode AD would say the same, but loading it warns.)
-        with plainly(self.layer):
-            back = vjp(lambda s: self._step(self.x[t], s)[1], self.states[t])[1]
-            forth = vjp(lambda d: back(d)[0], torch.zeros_like(self.states[t]))[1]
-        return vmap(forth)(ds.movedim(-1, 0))[0].movedim(0, -1)
-
-    @torch.no_grad()
-    def pull(self, t: int, ds: Tensor, dy: Tensor | None = None) -> tuple[Tensor, Callable[[], Tensor]]:
-        if dy is None:
-            dy = ds.new_zeros(*self.outputs.shape[1:], ds.shape[-1])
-        with plainly(self.layer):
-            back = vjp(self._step, self.x[t], self.states[t])[1]
-        dx, before = vmap(lambda d_y, d_s: back((d_y, d_s)))(dy.movedim(-1, 0), ds.movedim(-1, 0))
-        return before.movedim(0, -1), lambda: dx.movedim(0, -1)
-
-    def _step(self, x: Tensor, flat: Tensor) -> tuple[Tensor, Tensor]:
-        parts = self.parts(flat)
-        y, new = self.layer.step(x, parts[0] if len(parts) == 1 else parts)
-        return y, self.flat((new,) if isinstance(new, Tensor) else new)
-
-    def flat(self, parts: Sequence[Tensor]) -> Tensor:
-        rows = [part.movedim(self.axis, 0).flatten(1) for part in parts]
-        return torch.cat(rows, -1) if rows else self.x.new_zeros(self.x.shape[1], 0)
-
-    def parts(self, flat: Tensor) -> tuple[Tensor, ...]:
-        pieces = flat.split([shape.numel() for shape in self.shapes], -1) if self.shapes else ()
-        return tuple(p.unflatten(-1, shape).movedim(0, self.axis) for p, shape in zip(pieces, self.shapes))
+        return self.at(t).jacobian()
 
 
 @torch.no_grad()
@@ -131,20 +85,18 @@ def linearise(owner: str, module: nn.Module, x: Tensor, state: State | None = No
     """Run ``module`` over x and keep what its Jacobians need. Dropout is off.
 
     Args:
-        owner: who asks, for messages.
+        owner: the calling function, for messages.
         module: a longlag layer, or ``torch.nn.RNN``, ``LSTM`` or ``GRU``.
         x: in the layer's own layout, batched or not.
         state: as the layer takes it.
     """
-    from longlag.flow._cell_run import CellRun
-
     layer = as_layer(owner, module)
-    s = layer._enter(x, None, None)
-    keeper = layer.reservoir if isinstance(layer, EchoState) else layer
-    assert isinstance(keeper, Stack | Network)
-    parts = keeper._enter_state(state, s)
-    run = CellRun(layer, s, parts) if isinstance(layer, Recurrent) else StepRun(layer, s, parts)
-    check_finite(owner, layer._name, run.states)
+    s = validation.sequences(layer, x, None, None)
+    if state is not None and not s.batched:
+        axis = layer.state_spec.batch_axis
+        state = layer.state_spec.whole([part.unsqueeze(axis) for part in layer.state_spec.parts(state)])
+    run = Run(layer, s.x, layer.validate_state(state, s.batch))
+    check_finite(owner, layer.class_name, run.states)
     return run
 
 
@@ -153,13 +105,11 @@ def as_layer(owner: str, module: nn.Module) -> Layer:
     name = type(module).__name__
     if type(module) in (nn.RNN, nn.LSTM, nn.GRU):
         layer = _of_torch(owner, module)
-    elif isinstance(module, Layer):
-        layer = module
     else:
-        raise TypeError(f"{owner}: cannot analyse {name}: it must be a longlag layer or torch.nn.RNN, LSTM or GRU")
+        layer = check_layer(owner, "layer", module, or_else=" or torch.nn.RNN, LSTM or GRU")
     if layer.bidirectional:
         raise ValueError(f"{owner}: cannot analyse {name} with bidirectional=True: its second half reads the future")
-    if isinstance(layer, Jordan) and layer.feedback == "sample":
+    if layer.draws:
         raise ValueError(f"{owner}: cannot analyse {name} with feedback='sample': what it feeds back is drawn anew")
     return layer
 
@@ -184,7 +134,7 @@ def _of_torch(owner: str, module: nn.Module) -> Layer:
 
 
 def check_finite(owner: str, name: str, states: Tensor) -> None:
-    """Refuse states (T + 1, B, n) that are not numbers; say where they begin."""
+    """Refuse non-finite states (T + 1, B, n); name the first step and sequence."""
     bad = ~torch.isfinite(states).all(-1)
     if bool(bad.any()):
         t, sequence = (int(i) for i in bad.nonzero()[0])
@@ -200,21 +150,3 @@ def time_step(owner: str, t: int | None, steps: int) -> int:
     if not isinstance(t, int) or isinstance(t, bool) or not -steps <= t < steps:
         raise ValueError(f"{owner}: t must be a step of 0..{steps - 1}, got {t!r}")
     return t % steps
-
-
-@contextlib.contextmanager
-def plainly(layer: nn.Module) -> Iterator[None]:
-    """Without dropout, and on the engine whose operations ``torch.func`` can transform."""
-    modules = list(layer.modules())
-    modes = [module.training for module in modules]
-    engines = {module: module.engine for module in modules if isinstance(module, Recurrent | LSTM97 | Jordan)}
-    layer.eval()
-    for module in engines:
-        module.engine = "reference"
-    try:
-        yield
-    finally:
-        for module, mode in zip(modules, modes):
-            module.training = mode
-        for module, engine in engines.items():
-            module.engine = engine

@@ -9,12 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from longlag.cells import Cell
-from longlag.flow._cell_run import CellRun
-from longlag.flow._run import Run, linearise
-from longlag.layers import LSTM97
-from longlag.layers._module import Layer, State
-from longlag.layers._network import Network
+from longlag.flow._run import Run, as_layer, linearise
+from longlag.layers import Layer, State
 
 EDGE = 0.1  # a gate in the outer tenth of its range, on either side, is saturated
 STILL = 1e-3  # an output whose standard deviation over steps and sequences is below this is dead
@@ -48,8 +44,8 @@ class Call:
 
     @property
     def state_axis(self) -> int:
-        """Where a part of the state keeps its sequences."""
-        return 0 if isinstance(self.module, Network) else 1
+        """The dimension of a part of the state that counts sequences."""
+        return as_layer("watch", self.module).state_spec.batch_axis
 
     def time_first(self, value: Tensor) -> Tensor:
         """x, y or a gradient of it as (T, B, …)."""
@@ -81,7 +77,7 @@ def look(call: Call, sequences: int) -> Look:
         steps, few = int(call.lengths[longest]), slice(longest, longest + 1)
     run = _run_again(call, steps, few)
     numbers = dict(_by_lag(run, *_errors(call, run, few)))
-    for gate, share in _gates(call.module, run):
+    for gate, share in run.linear.gates.items():
         numbers[f"gate/{gate}/low"] = float((share < EDGE).float().mean())
         numbers[f"gate/{gate}/high"] = float((share > 1 - EDGE).float().mean())
     dead = run.outputs.flatten(0, 1).std(0, correction=0) < STILL
@@ -104,8 +100,8 @@ def _errors(call: Call, run: Run, few: slice) -> tuple[Tensor, Tensor]:
     if 0 in call.gradients:
         dy = call.time_first(call.gradients[0])[: run.steps, few]
     found = {i: call.batch(d, few) for i, d in call.gradients.items() if i}
-    parts = [found.get(i, torch.zeros_like(part)) for i, part in enumerate(run.parts(run.states[-1]), 1)]
-    return dy, run.flat(parts)
+    parts = [found.get(i, torch.zeros_like(part)) for i, part in enumerate(run.spec.unflatten(run.states[-1]), 1)]
+    return dy, run.flatten(tuple(parts))
 
 
 def _by_lag(run: Run, dy: Tensor, ds: Tensor) -> Iterator[tuple[str, float]]:
@@ -128,29 +124,3 @@ def _by_lag(run: Run, dy: Tensor, ds: Tensor) -> Iterator[tuple[str, float]]:
         values = table[row.clamp(min=0), torch.arange(len(last), device=row.device)]
         yield f"lag/{q}", float(values[row >= 0].mean())
         q *= 2
-
-
-def _gates(module: Watched, run: Run) -> Iterator[tuple[str, Tensor]]:
-    """Every gate, as a share of its range, 0..1."""
-    if isinstance(run, CellRun):
-        for k, level in enumerate(run.levels):
-            for gate, squash in squashes(run.cell).items():
-                value = level.gates[gate]
-                yield f"l{k}.{gate}", torch.sigmoid(value) if squash == "sigmoid" else (torch.tanh(value) + 1) / 2
-    elif isinstance(module, LSTM97):
-        groups = run.states[1:].split([*module.sections.values(), module.cells], -1)
-        yield from ((name, group) for name, group in zip(("ig", "og"), groups[1:3]) if group.numel())
-
-
-def squashes(cell: Cell) -> dict[str, str]:
-    """The net inputs that a cell squashes by themselves: gate -> ``"sigmoid"`` or ``"tanh"``.
-
-    >>> from longlag import cells
-    >>> squashes(cells.lstm)
-    {'i': 'sigmoid', 'f': 'sigmoid', 'g': 'tanh', 'o': 'sigmoid'}
-    """
-    import sympy
-
-    calls = {call for expression in cell.expressions for call in expression.atoms(sympy.Function)}
-    found = {(str(call.args[0]), type(call).__name__) for call in calls}
-    return {gate: squash for gate in cell.gates for squash in ("sigmoid", "tanh") if (gate, squash) in found}

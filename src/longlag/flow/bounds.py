@@ -5,77 +5,16 @@
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.linalg import matrix_norm
 
-from longlag.flow._cell_run import CellRun
 from longlag.flow._run import as_layer, linearise, time_step
-from longlag.layers import EchoState, Jordan, LocalFeedbackNetwork, Recurrent
+from longlag.layers.bounds import largest_slopes
 
 LARGEST_NET = 5  # units up to which single paths are written out: their number is d^(lag+1)
-
-
-@functools.cache
-def slopes() -> dict[str, float]:
-    """sup |f′| of the units y = f(a), by the key of their equations."""
-    from longlag import cells
-
-    return {cells.elman.key: 1.0, cells.elman_relu.key: 1.0, cells.rnn97.key: 0.25}  # [ELMAN 6 γ]
-
-
-def factor(layer: nn.Module) -> tuple[float, str] | None:
-    """A bound on ‖∂state(t+1)/∂state(t)‖₂ for every input, and its formula; None where the weights give none.
-
-    >>> import torch, longlag as ll
-    >>> layer = ll.Recurrent(ll.cells.rnn97, 1, 20)
-    >>> _ = torch.nn.init.ones_(layer.weight_hh_l0)
-    >>> bound, formula = factor(layer)  # every single w σ′ is at most 0.25, yet errors may grow fivefold
-    >>> round(bound, 4), formula
-    (5.0, '(0.25 ‖U‖)^q')
-    """
-    with torch.no_grad():
-        if isinstance(layer, EchoState):
-            return factor(layer.reservoir)
-        if isinstance(layer, Jordan) and not layer.hidden_feedback:
-            return _jordan(layer)
-        if isinstance(layer, LocalFeedbackNetwork) and len(layer.hidden_sizes) <= 1:
-            found = [factor(group) for name, group in layer._groups() if name in layer.state_sizes]
-            return max((f[0] for f in found if f is not None), default=0.0), "max(|u|, |v|/2)^q"
-        if isinstance(layer, Recurrent) and layer.num_layers == 1 and layer.norm is None:
-            return _cell(layer)
-    return None
-
-
-def _cell(layer: Recurrent) -> tuple[float, str] | None:
-    from longlag import cells
-
-    key, w = layer.cell.key, layer.weights(0)
-    if key in slopes():
-        assert w.U is not None
-        gamma = slopes()[key]
-        return gamma * float(matrix_norm(w.U, 2)), "‖U‖^q" if gamma == 1 else f"({gamma:g} ‖U‖)^q"
-    if key == cells.leaky.key:
-        assert w.U is not None
-        rate = 1 / w.params[0]  # 1/α
-        kept, moved = (1 - rate).abs().max(), matrix_norm(rate.unsqueeze(-1) * w.U, 2)
-        return float(kept + moved), "(max(1 − 1/α) + ‖U/α‖)^q"
-    if key == cells.net_feedback.key:
-        return float(w.params[0].abs().max()), "max|u|^q"  # [LF-92 3]
-    if key == cells.activation_feedback.key:
-        return float(w.params[0].abs().max()) / 2, "(max|v|/2)^q"  # [LF-92 3]
-    return None
-
-
-def _jordan(layer: Jordan) -> tuple[float, str]:
-    if layer.feedback == "argmax":
-        return 0.0, "0: argmax feeds back no error"
-    product = float(matrix_norm(layer.weight_ho, 2) * matrix_norm(layer.weight_fb, 2))
-    # ‖diag p − p pᵀ‖₂ ≤ ½ [JORDAN 2 bound]
-    return (product / 2, "(½ ‖V‖ ‖U‖)^q") if layer.feedback == "soft" else (product, "(‖V‖ ‖U‖)^q")
 
 
 class Conditions(NamedTuple):
@@ -103,11 +42,11 @@ def conditions(layer: nn.Module) -> Conditions:
     True
     """
     found = as_layer("conditions", layer)
-    if not isinstance(found, Recurrent) or found.cell.key not in slopes() or found.num_layers > 1 or found.norm:
+    known = found.gain_bound() is not None and found.cell is not None and found.cell.key in largest_slopes()
+    if not known or found.cell is None:
         name = type(layer).__name__
         raise ValueError(f"conditions: layer must be one level of Elman or RNN-97 units without norm, got {name}")
-    gamma, U = slopes()[found.cell.key], found.weights(0).U
-    assert U is not None
+    gamma, U = largest_slopes()[found.cell.key], found.get_parameter("weight_hh_l0")
     norms = (matrix_norm(U, 2), matrix_norm(U, torch.inf), matrix_norm(U, 1), len(U) * U.abs().max())
     return Conditions(*(gamma * float(v) for v in norms))  # [RNN-97 1.1 norms]
 
@@ -132,7 +71,6 @@ def path_products(layer: nn.Module, x: Tensor, lag: int, t: int | None = None) -
     """
     conditions(layer)
     run = linearise("path_products", layer, x)
-    assert isinstance(run, CellRun)
     t = time_step("path_products", t, run.steps)
     if run.size > LARGEST_NET:
         raise ValueError(f"path_products: layer must have at most {LARGEST_NET} units, got {run.size}")

@@ -12,8 +12,7 @@ from torch.nn.functional import linear
 from longlag.flow._result import Result
 from longlag.flow._run import linearise, time_step
 from longlag.flow._style import COLOURS, new_figure, style
-from longlag.layers import LSTM97
-from longlag.layers._module import State
+from longlag.layers import LSTM97, State
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from longlag.flow._result import Result
 from longlag.flow._run import Run, linearise
 from longlag.flow._style import HEAT, new_figure, style
-from longlag.layers._module import State
+from longlag.layers import State
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

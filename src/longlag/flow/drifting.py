@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from longlag.flow._result import Result
 from longlag.flow._style import COLOURS, DASHES, new_figure, style
 from longlag.layers import LSTM97
-from longlag.layers._door import positive
+from longlag.layers.validation import positive
 from longlag.tasks import Task
 
 if TYPE_CHECKING:

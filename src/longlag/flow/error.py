@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from longlag.flow import _krylov, bounds
+from longlag.flow import _krylov
 from longlag.flow._result import Result
 from longlag.flow._run import Run, linearise, time_step
 from longlag.flow._style import COLOURS, GREY, new_figure, style
-from longlag.layers._door import one_of, positive
-from longlag.layers._module import State
+from longlag.layers import Layer, State
+from longlag.layers.validation import one_of, positive
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -173,7 +173,7 @@ def error_flow(
     else:
         log_singular, log_steps = _probe(run, t, chosen, probes, tolerance, seed), None
         error = tolerance
-    log_bound, bound_is = _bound(layer, chosen, log_singular, log_steps)
+    log_bound, bound_is = _bound(run.layer, chosen, log_singular, log_steps)
     return ErrorFlow(name, t, torch.tensor(chosen), log_singular.cpu(), log_bound.cpu(), bound_is, error)
 
 
@@ -213,9 +213,9 @@ def _probe(run: Run, t: int, lags: list[int], probes: int, tolerance: float, see
     return found.unsqueeze(-1)
 
 
-def _bound(layer: nn.Module, lags: list[int], log_singular: Tensor, log_steps: Tensor | None) -> tuple[Tensor, str]:
+def _bound(layer: Layer, lags: list[int], log_singular: Tensor, log_steps: Tensor | None) -> tuple[Tensor, str]:
     """From the weights alone where theory gives such a bound, else from the norms of the run's own factors."""
-    found = bounds.factor(layer)
+    found = layer.gain_bound()
     if found is not None:
         log = math.log(found[0]) if found[0] else -math.inf
         rows = torch.tensor([q * log if q else 0.0 for q in lags], dtype=log_singular.dtype)

@@ -14,10 +14,9 @@ from torch import Tensor, nn
 
 from longlag.flow import _local
 from longlag.flow._result import Result
-from longlag.flow._run import linearise, plainly, time_step
+from longlag.flow._run import linearise, time_step
 from longlag.flow._style import COLOURS, GREY, new_figure, style
-from longlag.layers import LocalFeedback, LocalFeedbackNetwork
-from longlag.layers._module import Layer
+from longlag.layers import Layer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -76,11 +75,11 @@ class Forgetting(Result):
         reset = torch.zeros(T, len(steps) + 1, dtype=torch.bool)
         reset[T - steps, torch.arange(len(steps)) + 1] = True
         reset = reset.repeat_interleave(B, 1).to(copies.device)
-        with plainly(self._layer):
-            if self._layer.batch_first:
-                y = self._layer(copies.transpose(0, 1), reset=reset.t())[0][:, -1]
-            else:
-                y = self._layer(copies, reset=reset)[0][-1]
+        layer = self._layer.for_analysis()
+        if layer.batch_first:
+            y = layer(copies.transpose(0, 1), reset=reset.t())[0][:, -1]
+        else:
+            y = layer(copies, reset=reset)[0][-1]
         y = y.unflatten(0, (-1, B))
         return (y[1:] - y[0]).abs().amax((1, 2)).cpu()
 
@@ -157,12 +156,8 @@ def forgetting(network: nn.Module, x: Tensor, t: int | None = None) -> Forgettin
     >>> found.window_change(Q) < 1e-3
     True
     """
-    if not isinstance(network, LocalFeedbackNetwork | LocalFeedback):
-        name = type(network).__name__
-        raise TypeError(f"forgetting: cannot analyse {name}: it must be LocalFeedbackNetwork or LocalFeedback")
-    if isinstance(network, LocalFeedback) and network.norm:
-        raise ValueError("forgetting: cannot analyse LocalFeedback with norm: it couples the units")
-    run = linearise("forgetting", network, x)
+    layer, layers = _local.layers("forgetting", network)
+    run = linearise("forgetting", layer, x)
     t = time_step("forgetting", t, run.steps)
     _, B, O = run.outputs.shape
     ds, dy = run.states.new_zeros(B, run.size, O), torch.eye(O).to(run.x).expand(B, -1, -1)
@@ -170,7 +165,6 @@ def forgetting(network: nn.Module, x: Tensor, t: int | None = None) -> Forgettin
     for q in range(t + 1):
         ds, dx = run.pull(t - q, ds, dy if q == 0 else None)
         measured.append(dx().abs().mT)
-    layers = _local.layers(network)
     heard = run.x[: t + 1]
     return Forgetting(
         type(network).__name__,
@@ -179,7 +173,7 @@ def forgetting(network: nn.Module, x: Tensor, t: int | None = None) -> Forgettin
         _local.influence(layers, run.x.shape[-1], t + 1).cpu(),
         _local.window(layers, heard).cpu(),
         tuple(units for layer in layers for _, units in layer),
-        network,
+        layer,
         heard,
     )
 

@@ -10,12 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
-from longlag.flow._cell_run import CellRun
 from longlag.flow._result import Result
 from longlag.flow._run import as_layer, linearise, time_step
 from longlag.flow._style import COLOURS, HEAT, new_figure, style
-from longlag.layers import Recurrent
-from longlag.layers._module import State
+from longlag.layers import State
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -127,19 +125,20 @@ def memory_weights(
     from longlag import cells
 
     layer = as_layer("memory_weights", lstm)
-    if not isinstance(layer, Recurrent) or layer.cell.key != cells.lstm.key:
+    if layer.cell is None or layer.cell.key != cells.lstm.key:
         raise TypeError(
             f"memory_weights: cannot analyse {type(lstm).__name__}: its cells must be the forget-gate LSTM's"
         )
-    if not isinstance(level, int) or not 0 <= level < layer.num_layers:
-        raise ValueError(f"memory_weights: level must be an int of 0..{layer.num_layers - 1}, got {level!r}")
+    levels, _ = layer.state_spec.shapes["c"]
+    if not isinstance(level, int) or not 0 <= level < levels:
+        raise ValueError(f"memory_weights: level must be an int of 0..{levels - 1}, got {level!r}")
     run = linearise("memory_weights", layer, x, state)
-    assert isinstance(run, CellRun)
     t = time_step("memory_weights", t, run.steps)
-    gates = {name: value[: t + 1] for name, value in run.levels[level].gates.items()}
+    gates = {name: net.unflatten(0, (run.steps, -1))[: t + 1] for name, net in run.linear.net_inputs[level].items()}
     kept = logsigmoid(gates["f"]).flip(0).cumsum(0).flip(0)  # Σ_{j≥k} log f_j, up to t
     after = torch.cat([kept[1:], torch.zeros_like(kept[:1])])  # Σ_{j>k}
-    c = run.states.unflatten(-1, run.shape)[:, :, run.cell.fed_back.index("c"), level]  # (T + 1, B, H)
+    rows = run.spec.unflatten(run.states.flatten(0, 1))[run.spec.names.index("c")]  # (L, (T + 1)·B, H)
+    c = rows[level].unflatten(0, (run.steps + 1, -1))  # (T + 1, B, H)
     return MemoryWeights(
         t,
         (logsigmoid(gates["i"]) + after).cpu(),  # log w_k [LSTM-FG 25.26 w]

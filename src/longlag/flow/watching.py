@@ -16,8 +16,8 @@ from longlag.flow._result import Result
 from longlag.flow._run import NonFinite, as_layer
 from longlag.flow._sample import Call, Look, Watched, look
 from longlag.flow._style import COLOURS, HEAT, new_figure, style
-from longlag.layers._door import positive
-from longlag.layers._module import Layer
+from longlag.layers import Layer
+from longlag.layers.validation import positive
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

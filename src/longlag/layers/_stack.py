@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout
 
-from longlag.layers import _door
-from longlag.layers._module import Layer, State
+from longlag.layers import validation
+from longlag.layers.layer import Layer
+from longlag.layers.state import State, StateSpec
 
 
 class Options(TypedDict, total=False):
@@ -43,14 +44,16 @@ class Stack(Layer):
         recurrent_dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.input_size = _door.positive(self._name, "input_size", input_size)
-        self.hidden_size = _door.positive(self._name, "hidden_size", hidden_size)
-        self.num_layers = _door.positive(self._name, "num_layers", num_layers)
+        self.input_size = validation.positive(self.class_name, "input_size", input_size)
+        self.hidden_size = validation.positive(self.class_name, "hidden_size", hidden_size)
+        self.num_layers = validation.positive(self.class_name, "num_layers", num_layers)
         self.bias, self.batch_first, self.bidirectional = bias, batch_first, bidirectional
-        self.dropout = _door.probability(self._name, "dropout", dropout)
-        self.recurrent_dropout = _door.probability(self._name, "recurrent_dropout", recurrent_dropout)
+        self.dropout = validation.probability(self.class_name, "dropout", dropout)
+        self.recurrent_dropout = validation.probability(self.class_name, "recurrent_dropout", recurrent_dropout)
         if dropout and num_layers == 1:
-            warnings.warn(f"{self._name}: dropout acts between layers, so num_layers=1 makes it idle", stacklevel=4)
+            warnings.warn(
+                f"{self.class_name}: dropout acts between layers, so num_layers=1 makes it idle", stacklevel=4
+            )
 
     # ------------------------------------------------------------------------------- what a subclass provides
     @property
@@ -60,7 +63,7 @@ class Stack(Layer):
 
     @abc.abstractmethod
     def _run(
-        self, k: int, x: Tensor, state: tuple[Tensor, ...] | None, sequences: _door.Sequences, mask: Tensor | None
+        self, k: int, x: Tensor, state: tuple[Tensor, ...] | None, sequences: validation.Sequences, mask: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Run layer k over x (T, B, I) from state (each (B, …)) or rest; odd k run backwards if bidirectional.
 
@@ -87,8 +90,8 @@ class Stack(Layer):
         Returns:
             outputs like x with H · directions features, and the state.
         """
-        s = self._enter(x, lengths, reset)
-        states = None if state is None and self._rests else self._enter_state(state, s)
+        s = validation.sequences(self, x, lengths, reset)
+        states = None if state is None and self._zeros_by_default else self._initial(state, s)
         mask = self._recurrent_mask(s) if self.training and self.recurrent_dropout else None
         y, finals = s.x, []
         for layer in range(self.num_layers):
@@ -101,39 +104,45 @@ class Stack(Layer):
             y = torch.cat(outputs, -1) if self.bidirectional else outputs[0]
             if layer < self.num_layers - 1:
                 y = dropout(y, self.dropout, self.training)
-        return s.leave(y), self._leave_state(finals, s)
+        return s.restore(y), self._final(finals, s)
 
     @property
     def directions(self) -> int:
         return 2 if self.bidirectional else 1
 
-    def _suffix(self, k: int) -> str:
+    def suffix(self, k: int) -> str:
+        """The end of the parameter names of layer k; k counts layers, then directions."""
         layer, backwards = divmod(k, self.directions)
         return f"_l{layer}{'_reverse' if backwards else ''}"
 
     def _runs_backwards(self, k: int) -> bool:
         return bool(k % self.directions)
 
-    def _input_sizes(self) -> list[int]:
-        """Width of what each layer (and direction) reads."""
+    def input_sizes(self) -> list[int]:
+        """Input features of each layer and direction."""
         first = [self.input_size] * self.directions
         return first + [self.hidden_size * self.directions] * (self.directions * (self.num_layers - 1))
 
-    def _enter_state(self, state: Any, s: _door.Sequences) -> tuple[Tensor, ...]:
-        n, names = self.num_layers * self.directions, list(self.state_shapes)
-        batch = (s.batch,) if s.batched else ()
-        shapes = [(n, *batch, *shape) for shape in self.state_shapes.values()]
-        if state is None:
-            return tuple(s.x.new_zeros(n, s.batch, *shape) for shape in self.state_shapes.values())
-        parts = _door.enter_state(self._name, state, names, shapes, self._weight)
-        return parts if s.batched else tuple(part.unsqueeze(1) for part in parts)
+    @property
+    def state_spec(self) -> StateSpec:
+        n = self.num_layers * self.directions
+        return StateSpec({name: (n, *shape) for name, shape in self.state_shapes.items()}, batch_axis=1)
 
-    def _leave_state(self, finals: Sequence[tuple[Tensor, ...]], s: _door.Sequences) -> State:
+    def _initial(self, state: Any, s: validation.Sequences) -> tuple[Tensor, ...]:
+        """The validated state before the first step, each part (layers · directions, B, …)."""
+        if state is None or s.batched:
+            return self.validate_state(state, s.batch)
+        spec = self.state_spec
+        shapes = list(spec.shapes.values())
+        parts = validation.state_parts(self.class_name, state, spec.names, shapes, self.any_weight)
+        return tuple(part.unsqueeze(1) for part in parts)
+
+    def _final(self, finals: Sequence[tuple[Tensor, ...]], s: validation.Sequences) -> State:
         parts = finals[0] if len(finals) == 1 else tuple(torch.cat(part) for part in zip(*finals))
         parts = parts if s.batched else tuple(part.squeeze(1) for part in parts)
         return parts[0] if len(parts) == 1 else parts
 
-    def _recurrent_mask(self, s: _door.Sequences) -> Tensor:
+    def _recurrent_mask(self, s: validation.Sequences) -> Tensor:
         """One mask per layer, sequence and unit, kept for the whole sequence (Gal and Ghahramani 2016)."""
         keep = 1 - self.recurrent_dropout
         mask = s.x.new_empty(self.num_layers * self.directions, s.batch, self.hidden_size).bernoulli_(keep)
@@ -141,7 +150,7 @@ class Stack(Layer):
         return mask / keep if self._scales_mask else mask
 
     _scales_mask = True
-    _rests = False  # whether `_run` takes no state for zeros
+    _zeros_by_default = False  # whether `_run` takes None for a state of zeros
 
     def extra_repr(self) -> str:
         text = f"{self.input_size}, {self.hidden_size}"

@@ -1,10 +1,19 @@
-"""Parametrisations that keep a unit's own parameter where the papers want it, for `torch.nn.utils.parametrize`."""
+"""Bounds: parametrisations that keep a unit's own parameter in the papers' range, and what weights say of error flow.
+
+The parametrisations are for `torch.nn.utils.parametrize`.
+"""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
+from torch.linalg import matrix_norm
 from torch.nn.functional import softplus
+
+from longlag.cells import Cell
 
 
 class AtLeastOne(nn.Module):
@@ -29,3 +38,29 @@ class Bounded(nn.Module):
 
     def right_inverse(self, value: Tensor) -> Tensor:
         return torch.atanh((value / self.limit).clamp(-1 + 1e-6, 1 - 1e-6))
+
+
+@functools.cache
+def largest_slopes() -> dict[str, float]:
+    """sup |f′| of the cells y = f(a), by the key of their equations."""
+    from longlag import cells
+
+    return {cells.elman.key: 1.0, cells.elman_relu.key: 1.0, cells.rnn97.key: 0.25}  # [ELMAN 6 γ]
+
+
+def gain_bound(cell: Cell, U: Tensor | None, params: Sequence[Tensor]) -> tuple[float, str] | None:
+    """A bound on ‖∂state(t+1)/∂state(t)‖₂ of units without norm, and its formula; None if none is known."""
+    from longlag import cells
+
+    if cell.key in largest_slopes() and U is not None:
+        gamma = largest_slopes()[cell.key]
+        return gamma * float(matrix_norm(U, 2)), "‖U‖^q" if gamma == 1 else f"({gamma:g} ‖U‖)^q"
+    if cell.key == cells.leaky.key and U is not None:
+        rate = 1 / params[0]  # 1/α
+        kept, moved = (1 - rate).abs().max(), matrix_norm(rate.unsqueeze(-1) * U, 2)
+        return float(kept + moved), "(max(1 − 1/α) + ‖U/α‖)^q"
+    if cell.key == cells.net_feedback.key:
+        return float(params[0].abs().max()), "max|u|^q"  # [LF-92 3]
+    if cell.key == cells.activation_feedback.key:
+        return float(params[0].abs().max()) / 2, "(max|v|/2)^q"  # [LF-92 3]
+    return None

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from longlag import engines
-from longlag.layers import _door
-from longlag.layers._module import Layer
+from longlag.layers import validation
+from longlag.layers.layer import Layer
 from longlag.layers.local import Leaky
+from longlag.layers.state import StateSpec
 
 
 class EchoState(Layer):
@@ -68,14 +69,14 @@ class EchoState(Layer):
             if not value >= 0:
                 raise ValueError(f"EchoState: {name} must not be negative, got {value!r}")
         engines.check("EchoState", engine)
-        self.input_size = _door.positive("EchoState", "input_size", input_size)
-        self.hidden_size = _door.positive("EchoState", "hidden_size", hidden_size)
-        self.output_size = _door.positive("EchoState", "output_size", output_size)
-        self.warmup = _door.positive("EchoState", "warmup", warmup, least=0)
+        self.input_size = validation.positive("EchoState", "input_size", input_size)
+        self.hidden_size = validation.positive("EchoState", "hidden_size", hidden_size)
+        self.output_size = validation.positive("EchoState", "output_size", output_size)
+        self.warmup = validation.positive("EchoState", "warmup", warmup, least=0)
         self.spectral_radius, self.leak, self.density, self.ridge = spectral_radius, leak, density, ridge
         self.input_scale, self.bias_scale, self.seed = input_scale, bias_scale, seed
         self.batch_first, self.input_to_output = batch_first, input_to_output
-        self.recurrent_dropout = _door.probability("EchoState", "recurrent_dropout", recurrent_dropout)
+        self.recurrent_dropout = validation.probability("EchoState", "recurrent_dropout", recurrent_dropout)
         self.reservoir = Leaky(
             input_size,
             hidden_size,
@@ -125,12 +126,12 @@ class EchoState(Layer):
         reset: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Run over whole sequences: x (T, B, n), (B, T, n) if ``batch_first``, or (T, n); state (1, B, m)."""
-        s = self._enter(x, lengths, reset)
+        s = validation.sequences(self, x, lengths, reset)
         features, state = self._features(s, state)
         y = self.readout(features)
         if s.lengths is not None:
             y = torch.where(_active(s).unsqueeze(-1), y, torch.zeros_like(y))
-        return s.leave(y), state
+        return s.restore(y), state
 
     @torch.no_grad()
     def predict(self, x: Tensor, state: Tensor | None = None, *, lengths: Tensor | None = None) -> Tensor:
@@ -162,8 +163,8 @@ class EchoState(Layer):
         self, x: Tensor, targets: Tensor, state: Tensor | None, lengths: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """XᵀX, XᵀD and the final state of one piece."""
-        s = self._enter(x, lengths, None)
-        d = _door.like("EchoState", "targets", targets, self.readout.weight)
+        s = validation.sequences(self, x, lengths, None)
+        d = validation.like("EchoState", "targets", targets, self.readout.weight)
         wanted = (*x.shape[:-1], self.output_size)
         if targets.shape != wanted:
             raise ValueError(f"EchoState: targets must have shape {wanted}, got {tuple(targets.shape)}")
@@ -195,7 +196,7 @@ class EchoState(Layer):
     @torch.no_grad()
     def jacobian_radius(self, x: Tensor) -> float:
         """Mean spectral radius of J(t) = (1−a) I + a diag(1−τ²) U along a run, τ = tanh of the net input."""
-        s = self._enter(x, None, None)
+        s = validation.sequences(self, x, None, None)
         h, _ = self.reservoir(s.x)
         past = torch.cat([h.new_zeros(1, *h.shape[1:]), h[:-1]])
         slope = 1 - ((h - (1 - self.leak) * past) / self.leak) ** 2
@@ -204,14 +205,22 @@ class EchoState(Layer):
         return float(torch.linalg.eigvals(J).abs().amax(-1).mean())
 
     @property
-    def _weight(self) -> Tensor:
+    def state_spec(self) -> StateSpec:
+        return self.reservoir.state_spec
+
+    def gain_bound(self) -> tuple[float, str] | None:
+        """That of the reservoir."""
+        return self.reservoir.gain_bound()
+
+    @property
+    def any_weight(self) -> Tensor:
         return self.readout.weight
 
-    def _features(self, s: _door.Sequences, state: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _features(self, s: validation.Sequences, state: Tensor | None) -> tuple[Tensor, Tensor]:
         """[h(t); x(t)] (T, B, m + n) and the final state, in the caller's form."""
         if state is not None:
             shape = (1, s.batch, self.hidden_size) if s.batched else (1, self.hidden_size)
-            (state,) = _door.enter_state("EchoState", state, ["h"], [shape], self._weight)
+            (state,) = validation.state_parts("EchoState", state, ["h"], [shape], self.any_weight)
             state = state if s.batched else state.unsqueeze(1)
         h, new = self.reservoir(s.x, state, lengths=s.lengths, reset=s.reset)  # [ESN 4 h]
         features = torch.cat([h, s.x], -1) if self.input_to_output else h
@@ -221,7 +230,7 @@ class EchoState(Layer):
         return f"spectral_radius={self.spectral_radius}, leak={self.leak}, ridge={self.ridge}"
 
 
-def _active(s: _door.Sequences) -> Tensor:
+def _active(s: validation.Sequences) -> Tensor:
     """(T, B) bool: steps that belong to a sequence."""
     steps = torch.arange(s.steps, device=s.x.device)[:, None].expand(s.steps, s.batch)
     return steps < s.lengths if s.lengths is not None else torch.ones_like(steps, dtype=torch.bool)

@@ -6,7 +6,7 @@ from typing import Unpack
 
 import torch
 
-from longlag.layers import _door
+from longlag.layers import validation
 from longlag.layers._stack import Options
 from longlag.layers.recurrent import Recurrent
 
@@ -41,7 +41,7 @@ class Elman(Recurrent):
     ) -> None:
         from longlag import cells
 
-        _door.one_of("Elman", "nonlinearity", nonlinearity, ("tanh", "relu"))
+        validation.one_of("Elman", "nonlinearity", nonlinearity, ("tanh", "relu"))
         cell = cells.elman if nonlinearity == "tanh" else cells.elman_relu
         super().__init__(
             cell, input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, **options
@@ -101,8 +101,8 @@ class LSTM(Recurrent):
         if self.forget_bias is not None:
             forget = slice(self.hidden_size, 2 * self.hidden_size)
             for k in range(self.num_layers * self.directions):
-                getattr(self, "bias_ih" + self._suffix(k))[forget] = self.forget_bias
-                getattr(self, "bias_hh" + self._suffix(k))[forget] = 0.0
+                getattr(self, "bias_ih" + self.suffix(k))[forget] = self.forget_bias
+                getattr(self, "bias_hh" + self.suffix(k))[forget] = 0.0
 
 
 class GRU(Recurrent):

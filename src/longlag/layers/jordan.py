@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.linalg import matrix_norm
 from torch.nn.functional import linear, one_hot
 
 from longlag import engines
 from longlag.engines import reference
-from longlag.layers import _door
-from longlag.layers._module import State
-from longlag.layers._network import Network, Parts
+from longlag.layers import validation
+from longlag.layers.state import Parts, State
+from longlag.layers.step_layer import StepLayer
 
 FEEDBACK = ("soft", "logits", "argmax", "sample")
 DRAWS = ("token", "sequence", "mix")
 
 
-class Jordan(Network):
+class Jordan(StepLayer):
     """Jordan network (Jordan 1986), with or without hidden feedback: design patterns III and IV.
 
     r(t) = W x(t) + U fb(t−1) + R h(t−1) + b; h(t) = tanh r(t); z(t) = V h(t) + c_out; p(t) = softmax z(t)
@@ -42,6 +43,7 @@ class Jordan(Network):
     True
     """
 
+    _least_input_size = 0
     weight_ih: Tensor  # W
     weight_fb: Tensor  # U
     weight_ho: Tensor  # V
@@ -62,15 +64,15 @@ class Jordan(Network):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
-        self.input_size = _door.positive("Jordan", "input_size", input_size, least=0)
-        self.hidden_size = m = _door.positive("Jordan", "hidden_size", hidden_size)
-        self.output_size = l = _door.positive("Jordan", "output_size", output_size)
-        self.feedback = _door.one_of("Jordan", "feedback", feedback, FEEDBACK)
-        self.start = _door.one_of("Jordan", "start", start, ("uniform", "zero"))
-        self.recurrent_dropout = _door.probability("Jordan", "recurrent_dropout", recurrent_dropout)
+        super().__init__(input_size, batch_first=batch_first)
+        self.hidden_size = m = validation.positive("Jordan", "hidden_size", hidden_size)
+        self.output_size = l = validation.positive("Jordan", "output_size", output_size)
+        self.feedback = validation.one_of("Jordan", "feedback", feedback, FEEDBACK)
+        self.start = validation.one_of("Jordan", "start", start, ("uniform", "zero"))
+        self.recurrent_dropout = validation.probability("Jordan", "recurrent_dropout", recurrent_dropout)
         engines.check("Jordan", engine)
-        self.hidden_feedback, self.batch_first, self.engine = hidden_feedback, batch_first, engine
+        self.hidden_feedback, self.engine = hidden_feedback, engine
+        self.teacher_size, self.draws = output_size, feedback == "sample"
         shapes: dict[str, tuple[int, ...]] = {"weight_ih": (m, input_size), "weight_fb": (m, l)}  # W, U
         if hidden_feedback:
             shapes["weight_hh"] = (m, m)  # R
@@ -93,13 +95,14 @@ class Jordan(Network):
         return {"fb": self.output_size, **hidden}
 
     @property
-    def _weight(self) -> Tensor:
+    def any_weight(self) -> Tensor:
         return self.weight_fb
 
-    def _rest(self, batch: int) -> Parts:
+    def initial_state(self, batch: int) -> State:
+        """The feedback before the first step: uniform or zero, as ``start`` says; no hidden activity."""
         value = 1 / self.output_size if self.start == "uniform" else 0.0
-        hidden = [self._weight.new_zeros(batch, self.hidden_size)] if self.hidden_feedback else []
-        return (self._weight.new_full((batch, self.output_size), value), *hidden)
+        hidden = [self.any_weight.new_zeros(batch, self.hidden_size)] if self.hidden_feedback else []
+        return self.state_spec.whole([self.any_weight.new_full((batch, self.output_size), value), *hidden])
 
     def forward(
         self,
@@ -123,24 +126,24 @@ class Jordan(Network):
             draw: ``"token"``: a coin per step and sequence; ``"sequence"``: one per sequence; ``"mix"``: no coin,
                 fb = ε y + (1−ε) q.
         """
-        s = self._enter(x, lengths, reset)
-        before, y, tau = self._enter_state(state, s), None, None
+        s = validation.sequences(self, x, lengths, reset)
+        before, y, tau = self._initial(state, s), None, None
         if targets is not None:
-            y, tau = self._enter_targets(targets, s), self._tau(s, teacher, draw, generator)
+            y, tau = self._validated_targets(targets, s), self._tau(s, teacher, draw, generator)
         elif teacher != 1:
             raise ValueError(f"Jordan: teacher={teacher!r} needs targets to feed back, got none")
         if y is not None and teacher == 1 and not self.hidden_feedback:
             z, final = self._all_at_once(s, y, before)
         else:
             z, final = self._run(s, before, y, tau, generator)
-        return s.leave(z), self._leave_state(final, s)
+        return s.restore(z), self._final(final, s)
 
-    def _all_at_once(self, s: _door.Sequences, targets: Tensor, state: Parts) -> tuple[Tensor, Parts]:
+    def _all_at_once(self, s: validation.Sequences, targets: Tensor, state: Parts) -> tuple[Tensor, Parts]:
         """Teacher forcing decouples the steps of pattern III: no loop over time is left. [PAT-III]"""
         fb = torch.cat([state[0].unsqueeze(0), targets[:-1]])  # what step t hears
         if s.reset is not None:
-            fb = torch.where(s.reset.unsqueeze(-1), self._rest(s.batch)[0], fb)
-        mask = self._mask(s.batch)
+            fb = torch.where(s.reset.unsqueeze(-1), self.state_spec.parts(self.initial_state(s.batch))[0], fb)
+        mask = self._dropout_mask(s.batch)
         r = linear(s.x, self.weight_ih, getattr(self, "bias_h", None))
         r = r + linear(fb if mask is None else fb * mask, self.weight_fb)
         z = linear(torch.tanh(r), self.weight_ho, getattr(self, "bias_o", None))  # [PAT-III]
@@ -152,14 +155,14 @@ class Jordan(Network):
 
     def _run(
         self,
-        s: _door.Sequences,
+        s: validation.Sequences,
         state: Parts,
         targets: Tensor | None = None,
         tau: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Parts]:
         R, b, c_out = (getattr(self, name, None) for name in ("weight_hh", "bias_h", "bias_o"))
-        mask, rest = self._mask(s.batch), self._rest(s.batch)
+        mask, rest = self._dropout_mask(s.batch), self.state_spec.parts(self.initial_state(s.batch))
         if self._engine(s.x, mask, targets) == "cpu":
             from longlag.engines.cpu.runtime.jordan import Jordan as kernel  # loads Numba
 
@@ -198,6 +201,16 @@ class Jordan(Network):
             raise ValueError(f"Jordan: engine 'cpu' does not serve {found[0]}; engine='reference' does")
         return "reference" if found else engines.choose(self.engine, x)[0]
 
+    def gain_bound(self) -> tuple[float, str] | None:
+        """‖diag p − p pᵀ‖₂ ≤ ½, so one step scales an error by at most ½ ‖V‖ ‖U‖; argmax feeds none back."""
+        if self.hidden_feedback:
+            return None
+        if self.feedback == "argmax":
+            return 0.0, "0: argmax feeds back no error"
+        product = float(matrix_norm(self.weight_ho.detach(), 2) * matrix_norm(self.weight_fb.detach(), 2))
+        # [JORDAN 2 bound]
+        return (product / 2, "(½ ‖V‖ ‖U‖)^q") if self.feedback == "soft" else (product, "(‖V‖ ‖U‖)^q")
+
     def _fed_back(self, z: Tensor, generator: torch.Generator | None) -> Tensor:
         """q(t) from the logits."""
         if self.feedback == "logits":
@@ -211,7 +224,7 @@ class Jordan(Network):
             index = torch.multinomial(p.detach(), 1, generator=generator).squeeze(-1)
         return one_hot(index, self.output_size).to(z.dtype)
 
-    def _enter_targets(self, targets: Tensor, s: _door.Sequences) -> Tensor:
+    def _validated_targets(self, targets: Tensor, s: validation.Sequences) -> Tensor:
         """Targets as vectors (T, B, l)."""
         shape = (s.steps, s.batch)
         if not isinstance(targets, Tensor):
@@ -228,20 +241,20 @@ class Jordan(Network):
             if low < 0 or high >= self.output_size:
                 wrong = low if low < 0 else high
                 raise ValueError(f"Jordan: targets must lie in 0..{self.output_size - 1}, got {wrong}")
-            return one_hot(targets, self.output_size).to(self._weight.dtype)
+            return one_hot(targets, self.output_size).to(self.any_weight.dtype)
         if targets.shape == (*shape, self.output_size):
-            return _door.like("Jordan", "targets", targets, self._weight)
+            return validation.like("Jordan", "targets", targets, self.any_weight)
         raise ValueError(
             f"Jordan: targets must be int64 classes {shape} or vectors {(*shape, self.output_size)} (T, B, …), "
             f"got {targets.dtype} of shape {tuple(targets.shape)}"
         )
 
-    def _tau(self, s: _door.Sequences, teacher: float, draw: str, generator: torch.Generator | None) -> Tensor:
+    def _tau(self, s: validation.Sequences, teacher: float, draw: str, generator: torch.Generator | None) -> Tensor:
         """τ (T, B, 1)."""
-        _door.one_of("Jordan", "draw", draw, DRAWS)
+        validation.one_of("Jordan", "draw", draw, DRAWS)
         if not 0 <= teacher <= 1:
             raise ValueError(f"Jordan: teacher must be a number in [0, 1], got {teacher!r}")
-        tau = self._weight.new_full((s.steps, s.batch, 1), teacher)
+        tau = self.any_weight.new_full((s.steps, s.batch, 1), teacher)
         if draw == "token":
             tau = torch.bernoulli(tau, generator=generator)
         elif draw == "sequence":

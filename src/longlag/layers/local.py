@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from longlag.layers import _door
+from longlag.layers import validation
 from longlag.layers._stack import Options
 from longlag.layers.bounds import AtLeastOne, Bounded
 from longlag.layers.recurrent import Recurrent
@@ -19,7 +19,7 @@ MARGIN = 1e-3  # η of the papers' bounds: |u| ≤ 1 − η, |v| ≤ 2 (1 − η
 
 def _bind(layer: Recurrent, name: str, bound: nn.Module) -> None:
     for k in range(layer.num_layers * layer.directions):
-        parametrize.register_parametrization(layer, name + layer._suffix(k), bound)
+        parametrize.register_parametrization(layer, name + layer.suffix(k), bound)
 
 
 class Leaky(Recurrent):
@@ -78,7 +78,7 @@ class Leaky(Recurrent):
             self.reset_parameters()
         else:
             for k in range(self.num_layers * self.directions):
-                getattr(self, "alpha" + self._suffix(k)).requires_grad_(False)
+                getattr(self, "alpha" + self.suffix(k)).requires_grad_(False)
 
     def _initial_param(self, name: str) -> Tensor:
         return torch.as_tensor(self._alpha, dtype=torch.float64).expand(self.hidden_size)
@@ -126,8 +126,8 @@ class LocalFeedback(Recurrent):
             "activation": cells.activation_feedback,
             "static": cells.static,
         }
-        _door.one_of("LocalFeedback", "feedback", feedback, tuple(kinds))
-        _door.one_of("LocalFeedback", "constrain", constrain, (None, "forget"))
+        validation.one_of("LocalFeedback", "feedback", feedback, tuple(kinds))
+        validation.one_of("LocalFeedback", "constrain", constrain, (None, "forget"))
         if not time_constant >= 1:
             raise ValueError(f"LocalFeedback: time_constant must be at least 1 step, got {time_constant!r}")
         self.feedback, self.constrain, self.time_constant = feedback, constrain, time_constant

@@ -9,15 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from longlag import engines
-from longlag.layers import _door
-from longlag.layers._network import Network, Parts
+from longlag.layers import validation
 from longlag.layers.local import LocalFeedback
+from longlag.layers.state import Parts
+from longlag.layers.step_layer import StepLayer
+from longlag.layers.units import INPUT, LocalLevel, NotLocal, Results, UnitGraph
 
 Kinds = tuple[int, int, int]
 KINDS = ("static", "net", "activation")
 
 
-class LocalFeedbackNetwork(Network):
+class LocalFeedbackNetwork(StepLayer):
     """Local Feedback Multilayered Network (Frasconi, Gori and Soda 1992).
 
     Hidden layers hold static, net-input-feedback and activation-feedback units, in this order. Static output
@@ -57,16 +59,14 @@ class LocalFeedbackNetwork(Network):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
-        self.input_size = _door.positive(self._name, "input_size", input_size)
+        super().__init__(input_size, batch_first=batch_first)
         layers = [hidden] if hidden and isinstance(hidden[0], int) else list(hidden)
         self.hidden_sizes = [self._kinds("hidden", kinds) for kinds in layers]
         self.output_sizes = self._kinds("output", output)
         if not self.hidden_sizes and self.output_sizes[0]:
-            raise ValueError(f"{self._name}: hidden must name a layer for the static outputs to read, got none")
-        engines.check(self._name, engine)
-        self.batch_first = batch_first
-        self.recurrent_dropout = _door.probability(self._name, "recurrent_dropout", recurrent_dropout)
+            raise ValueError(f"{self.class_name}: hidden must name a layer for the static outputs to read, got none")
+        engines.check(self.class_name, engine)
+        self.recurrent_dropout = validation.probability(self.class_name, "recurrent_dropout", recurrent_dropout)
         self.output_size = sum(self.output_sizes)
         options: dict[str, Any] = {
             "bias": bias,
@@ -89,9 +89,9 @@ class LocalFeedbackNetwork(Network):
     @property
     def state_sizes(self) -> dict[str, int]:
         """Groups of units that carry a state, in the order of the state."""
-        return {name: group.hidden_size for name, group in self._groups() if group.feedback != "static"}
+        return {name: group.hidden_size for name, group in self.unit_groups() if group.feedback != "static"}
 
-    def _run(self, s: _door.Sequences, state: Parts) -> tuple[Tensor, Parts]:
+    def _run(self, s: validation.Sequences, state: Parts) -> tuple[Tensor, Parts]:
         before, after = dict(zip(self.state_sizes, state)), {}
 
         def run(layer: str, below: Tensor, kinds: Iterable[str] = KINDS) -> list[Tensor]:
@@ -111,23 +111,61 @@ class LocalFeedbackNetwork(Network):
         y = [*run("output", h, KINDS[:1]), *run("output", s.x, KINDS[1:])]  # [LF-92 1 out]
         return torch.cat(y, -1), tuple(after.values())
 
-    def _groups(self) -> list[tuple[str, LocalFeedback]]:
+    # --------------------------------------------------------------------------------------------- derivatives
+    def local_units(self, *, cut: bool = False) -> UnitGraph:
+        """Hidden layers upon each other, output units with feedback reading x. [LF-92 1]"""
+        if cut:
+            raise NotLocal("feeds back nothing through a matrix, so there is nothing to cut (LocalForward is exact)")
+        return LocalNetworkUnits(self)
+
+    def gain_bound(self) -> tuple[float, str] | None:
+        """The largest gain of a loop, for one hidden layer."""
+        if len(self.hidden_sizes) > 1:
+            return None
+        found = [group.gain_bound() for name, group in self.unit_groups() if name in self.state_sizes]
+        return max((f[0] for f in found if f is not None), default=0.0), "max(|u|, |v|/2)^q"
+
+    def unit_groups(self) -> list[tuple[str, LocalFeedback]]:
+        """The layers of units of one kind, by name, in the order in which a step computes them."""
         return [(name, group) for name, group in self.groups.items() if isinstance(group, LocalFeedback)]
 
     @property
-    def _weight(self) -> Tensor:
+    def any_weight(self) -> Tensor:
         return next(self.parameters())
 
     def _kinds(self, argument: str, kinds: Any) -> Kinds:
         fine = isinstance(kinds, tuple | list) and len(kinds) == 3
         if not fine or not all(type(n) is int and n >= 0 for n in kinds) or sum(kinds) == 0:
             raise ValueError(
-                f"{self._name}: {argument} must be three numbers of units (static, net, activation), got {kinds!r}"
+                f"{self.class_name}: {argument} must be three numbers of units (static, net, activation), got {kinds!r}"
             )
         return tuple(kinds)
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, hidden={self.hidden_sizes}, output={self.output_sizes}"
+
+
+class LocalNetworkUnits(UnitGraph):
+    """The groups of a `LocalFeedbackNetwork`."""
+
+    def __init__(self, layer: LocalFeedbackNetwork) -> None:
+        self.carried = list(layer.state_sizes)
+        below: dict[str, tuple[str, ...]] = {}
+        hidden: tuple[str, ...] = (INPUT,)
+        for i in range(len(layer.hidden_sizes)):
+            names = tuple(name for name in layer.groups if name.startswith(f"hidden_{i}_"))
+            below |= dict.fromkeys(names, hidden)
+            hidden = names
+        below |= {"output_static": hidden, "output_net": (INPUT,), "output_activation": (INPUT,)}
+        groups = [LocalLevel(group, 0, name, below[name], f"groups.{name}.") for name, group in layer.unit_groups()]
+        super().__init__(groups, [group.name for group in groups if group.name.startswith("output_")])
+
+    def split(self, parts: Parts) -> tuple[dict[str, Parts], Tensor | None]:
+        loops = {name: (part,) for name, part in zip(self.carried, parts)}
+        return {group.name: loops.get(group.name, ()) for group in self.groups}, None
+
+    def join(self, results: Results) -> Parts:
+        return tuple(results[group.name][group.loop[0]] for group in self.groups if group.loop)
 
 
 def _units(layer: str, width: int, kinds: Kinds, options: dict[str, Any]) -> dict[str, LocalFeedback]:

@@ -10,14 +10,17 @@ from torch.nn.functional import linear
 
 from longlag import engines
 from longlag.engines import reference
-from longlag.layers import _door
-from longlag.layers._network import Network, Parts, Step
+from longlag.layers import validation
+from longlag.layers.linear97 import CutLSTM97, LSTM97Step
+from longlag.layers.state import Parts, State
+from longlag.layers.step_layer import Step, StepLayer
+from longlag.layers.units import NotLocal
 
 SQUASH = ("4s-2", "2s-1", "logistic", "tanh", "identity")
 BIASES = ("hidden", "gates", "cells", "output")
 
 
-class LSTM97(Network):
+class LSTM97(StepLayer):
     """The network of Hochreiter and Schmidhuber (1997).
 
     x̃ = [x(t); y_hid; y_ig; y_og; y_cell] of the step before; for block k and its cells j:
@@ -50,6 +53,7 @@ class LSTM97(Network):
     (torch.Size([100, 5, 1]), torch.Size([5, 8]), torch.Size([5, 4]))
     """
 
+    has_partials = True
     weight_out: Tensor
 
     def __init__(
@@ -76,23 +80,22 @@ class LSTM97(Network):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
-        self.input_size = _door.positive("LSTM97", "input_size", input_size)
-        self.blocks = _door.positive("LSTM97", "blocks", blocks, least=0)
-        self.block_size = _door.positive("LSTM97", "block_size", block_size)
-        self.hidden_units = _door.positive("LSTM97", "hidden_units", hidden_units, least=0)
-        self.output_size = None if output_size is None else _door.positive("LSTM97", "output_size", output_size)
+        super().__init__(input_size, batch_first=batch_first)
+        self.blocks = validation.positive("LSTM97", "blocks", blocks, least=0)
+        self.block_size = validation.positive("LSTM97", "block_size", block_size)
+        self.hidden_units = validation.positive("LSTM97", "hidden_units", hidden_units, least=0)
+        self.output_size = None if output_size is None else validation.positive("LSTM97", "output_size", output_size)
         if output_size is None and blocks == hidden_units == 0:
             raise ValueError("LSTM97: blocks, hidden_units and output_size give a network without units")
-        self.g = _door.one_of("LSTM97", "g", g, SQUASH)
-        self.h = _door.one_of("LSTM97", "h", h, SQUASH)
-        self.output = _door.one_of("LSTM97", "output", output, ("logistic", "linear"))
+        self.g = validation.one_of("LSTM97", "g", g, SQUASH)
+        self.h = validation.one_of("LSTM97", "h", h, SQUASH)
+        self.output = validation.one_of("LSTM97", "output", output, ("logistic", "linear"))
         self.biased = self._groups(bias)
         if not init_range > 0:
             raise ValueError(f"LSTM97: init_range must be positive, got {init_range!r}")
-        self.init_range, self.batch_first = init_range, batch_first
+        self.init_range = init_range
         self.output_gates, self.recurrent, self.input_to_output = output_gates, recurrent, input_to_output
-        self.recurrent_dropout = _door.probability("LSTM97", "recurrent_dropout", recurrent_dropout)
+        self.recurrent_dropout = validation.probability("LSTM97", "recurrent_dropout", recurrent_dropout)
         engines.check("LSTM97", engine)
         self.engine = engine
         self.input_gate_bias = self._gate_bias("input_gate_bias", input_gate_bias)
@@ -183,23 +186,23 @@ class LSTM97(Network):
 
     # ------------------------------------------------------------------------------------------------- forward
     @property
-    def _weight(self) -> Tensor:
+    def any_weight(self) -> Tensor:
         return next(self.parameters())
 
     def weights(self) -> tuple[Tensor, Tensor | None]:
         """All rows of [w_hid; w_ig; w_og; w_cell] as one matrix (R, D) and one bias (R,); 0 where there is none."""
         parts = [(k, n) for k, n in self.sections.items() if n]
         if not parts:
-            return self._weight.new_empty(0, self.input_size), None
+            return self.any_weight.new_empty(0, self.input_size), None
         w = torch.cat([getattr(self, f"weight_{k}") for k, _ in parts])
         biases = [getattr(self, f"bias_{k}", None) for k, _ in parts]
         if all(b is None for b in biases):
             return w, None
         return w, torch.cat([w.new_zeros(n) if b is None else b for (_, n), b in zip(parts, biases)])
 
-    def _run(self, s: _door.Sequences, state: Parts) -> tuple[Tensor, Parts]:
+    def _run(self, s: validation.Sequences, state: Parts) -> tuple[Tensor, Parts]:
         w, b = self.weights()
-        mask, n = self._mask(s.batch), self.input_size
+        mask, n = self._dropout_mask(s.batch), self.input_size
         engine, _ = engines.choose(self.engine, s.x)
         if engine == "cpu" and self.blocks:
             from longlag.engines.cpu.codegen import lstm97
@@ -248,13 +251,28 @@ class LSTM97(Network):
         z = linear(seen, self.weight_out, getattr(self, "bias_out", None))
         return torch.sigmoid(z) if self.output == "logistic" else z  # [LSTM-97 2 out]
 
+    # --------------------------------------------------------------------------------------------- derivatives
+    def linearise(self, x_t: Tensor, state: State | None = None, *, teacher: Tensor | None = None) -> LSTM97Step:
+        """One step of a batch together with its exact derivatives; see `Layer.linearise`."""
+        return LSTM97Step(self, x_t, self.validate_state(state, len(x_t)))
+
+    def state_parameters(self) -> list[str]:
+        """Every parameter but those of the output units."""
+        return [name for name in self._shapes() if not name.endswith("_out")]
+
+    def local_units(self, *, cut: bool = False) -> CutLSTM97:
+        """The units under the cuts of 1997; without cuts the fed-back activations couple them."""
+        if not cut and self.recurrent:
+            raise NotLocal("feeds units back to each other")
+        return CutLSTM97(self)
+
     # ------------------------------------------------------------------------------------------------- checks
     def _groups(self, bias: bool | Iterable[str]) -> tuple[str, ...]:
         if isinstance(bias, bool):
             return BIASES if bias else ()
         groups = tuple(bias)
         for group in groups:
-            _door.one_of("LSTM97", "bias", group, BIASES)
+            validation.one_of("LSTM97", "bias", group, BIASES)
         return groups
 
     def _gate_bias(self, name: str, value: float | Sequence[float] | None) -> list[float] | None:

@@ -11,8 +11,12 @@ from torch.nn.utils import parametrize
 from longlag import engines
 from longlag.cells import Cell
 from longlag.engines import Weights
-from longlag.layers import _door
+from longlag.layers import validation
 from longlag.layers._stack import Stack
+from longlag.layers.bounds import gain_bound
+from longlag.layers.linear_cells import CellStep
+from longlag.layers.state import State
+from longlag.layers.units import CutRecurrent, LocalLevels, NotLocal, UnitGraph
 
 NORMS = ("layer", "layer_torch")
 EPS = 1e-5
@@ -43,6 +47,8 @@ class Recurrent(Stack):
     (torch.Size([10, 3, 8]), torch.Size([1, 3, 8]))
     """
 
+    cell: Cell
+    has_partials = True
     weight_ih_l0: Tensor
 
     def __init__(
@@ -66,23 +72,23 @@ class Recurrent(Stack):
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, recurrent_dropout
         )
         if not isinstance(cell, Cell):
-            raise TypeError(f"{self._name}: cell must be made by @longlag.cell, got {type(cell).__name__}")
-        engines.check(self._name, engine)
+            raise TypeError(f"{self.class_name}: cell must be made by @longlag.cell, got {type(cell).__name__}")
+        engines.check(self.class_name, engine)
         if norm is not None:
-            _door.one_of(self._name, "norm", norm, NORMS)
+            validation.one_of(self.class_name, "norm", norm, NORMS)
             if norm == "layer" and hidden_size < 2:
-                raise ValueError(f"{self._name}: norm='layer' divides by H−1 and needs hidden_size >= 2, got 1")
+                raise ValueError(f"{self.class_name}: norm='layer' divides by H−1 and needs hidden_size >= 2, got 1")
         self.cell, self.norm, self.engine = cell, norm, engine
         self._scales_mask = cell.dense
         self._make_weights({"device": device, "dtype": dtype})
-        layers = [[stem + self._suffix(k) for stem in MATRICES] for k in range(num_layers * self.directions)]
+        layers = [[stem + self.suffix(k) for stem in MATRICES] for k in range(num_layers * self.directions)]
         self._names = [[name if name in self._parameters else None for name in names] for names in layers]
         self.reset_parameters()
 
     def _make_weights(self, factory: dict) -> None:
         cell, H = self.cell, self.hidden_size
         rows_x, rows_y = len(cell.input_gates) * H, len(cell.recurrent_gates) * H
-        for k, size in enumerate(self._input_sizes()):
+        for k, size in enumerate(self.input_sizes()):
             shapes: dict[str, tuple[int, ...]] = {"weight_ih": (rows_x, size)}
             if cell.dense:
                 shapes["weight_hh"] = (rows_y, H)
@@ -94,7 +100,7 @@ class Recurrent(Stack):
             if self.norm:
                 shapes |= dict.fromkeys(["norm_weight", "norm_bias"], (len(cell.gates), H))
             for name, shape in shapes.items():
-                self.register_parameter(name + self._suffix(k), nn.Parameter(torch.empty(shape, **factory)))
+                self.register_parameter(name + self.suffix(k), nn.Parameter(torch.empty(shape, **factory)))
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -122,10 +128,10 @@ class Recurrent(Stack):
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         return dict.fromkeys(self.cell.fed_back, (self.hidden_size,))
 
-    _rests = True
+    _zeros_by_default = True
 
     @property
-    def _weight(self) -> Tensor:
+    def any_weight(self) -> Tensor:
         weight = self._parameters.get("weight_ih_l0")
         return self.weight_ih_l0 if weight is None else weight
 
@@ -139,23 +145,56 @@ class Recurrent(Stack):
         return self._weights_apart(k).together(self.cell)
 
     def _weights_apart(self, k: int) -> Weights:
-        """The same, but biases that are added stay two: engines add them faster than autograd."""
+        """The same with bias_ih and bias_hh kept separate: engines add them faster than autograd."""
         cell, norm = self.cell, None
         W, U, b, b_hh, gamma, beta = self._values(self._names[k])
         if b is not None and b_hh is not None:
             b = b, b_hh
         if gamma is not None and beta is not None:
             norm = (engines.Norm.of_paper if self.norm == "layer" else engines.Norm)(gamma, beta, EPS)
-        params = tuple(self._values([name + self._suffix(k) for name in cell.params])) if cell.params else ()
+        params = tuple(self._values([name + self.suffix(k) for name in cell.params])) if cell.params else ()
         return Weights(W, b, U, None, params, norm)
 
     def _run(
-        self, k: int, x: Tensor, state: tuple[Tensor, ...] | None, sequences: _door.Sequences, mask: Tensor | None
+        self, k: int, x: Tensor, state: tuple[Tensor, ...] | None, sequences: validation.Sequences, mask: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         return engines.run(
             self.engine, self.cell, x, self._weights_apart(k), state or (),
             mask=mask, lengths=sequences.lengths, reset=sequences.reset, reverse=self._runs_backwards(k),
         )  # fmt: skip
+
+    # --------------------------------------------------------------------------------------------- derivatives
+    def linearise(self, x_t: Tensor, state: State | None = None, *, teacher: Tensor | None = None) -> CellStep:
+        """One step of a batch together with its derivatives, from the cell's partials; see `Layer.linearise`."""
+        with torch.no_grad():
+            return CellStep(self, x_t, self.validate_state(state, len(x_t)))
+
+    def state_parameters(self) -> list[str]:
+        """Every parameter, as the attribute that the equations read."""
+        params = [name + self.suffix(k) for k in range(len(self._names)) for name in self.cell.params]
+        return [name for names in self._names for name in names if name is not None] + params
+
+    def local_units(self, *, cut: bool = False) -> UnitGraph:
+        """One group of units per level, if the cell is local; under the cuts of 1997, the one level of a dense cell."""
+        if not cut:
+            if self.cell.dense or self.norm is not None:
+                raise NotLocal("feeds units back to each other" if self.cell.dense else "couples units by its norm")
+            return LocalLevels(self)
+        if not self.cell.dense:
+            raise NotLocal("feeds back nothing through a matrix, so there is nothing to cut (LocalForward is exact)")
+        if self.num_layers > 1:
+            raise NotLocal(f"has {self.num_layers} layers, and the cuts are defined for one")
+        if self.norm is not None:
+            raise NotLocal(f"has norm={self.norm!r}, through which units hear each other")
+        return CutRecurrent(self)
+
+    @torch.no_grad()
+    def gain_bound(self) -> tuple[float, str] | None:
+        """For one level without norm, of cells whose slopes are known. [ELMAN 6 γ]"""
+        if self.num_layers > 1 or self.norm is not None:
+            return None
+        w = self.weights(0)
+        return gain_bound(self.cell, w.U, w.params)
 
     def engine_for(self, x: Tensor) -> str:
         """Which engine would run x, and why."""

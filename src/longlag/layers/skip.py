@@ -11,7 +11,7 @@ from torch.nn.functional import linear
 
 from longlag import engines
 from longlag.engines import reference
-from longlag.layers import _door
+from longlag.layers import validation
 from longlag.layers._stack import Options, Stack
 
 
@@ -62,16 +62,16 @@ class Skip(Stack):
         engines.check("Skip", options.get("engine", "auto"))
         if options.get("engine") == "cpu":
             raise ValueError("Skip: engine 'cpu' does not know delays; engine='reference' does")
-        self.delays = tuple(_door.positive("Skip", "delays", d, least=2) for d in delays)
+        self.delays = tuple(validation.positive("Skip", "delays", d, least=2) for d in delays)
         if len(set(self.delays)) != len(self.delays):
             raise ValueError(f"Skip: delays must differ from each other, got {self.delays}")
         H, factory = hidden_size, {"device": options.get("device"), "dtype": options.get("dtype")}
-        for k, size in enumerate(self._input_sizes()):
+        for k, size in enumerate(self.input_sizes()):
             shapes = {"weight_ih": (H, size), "weight_hh": (H, H), "weight_skip": (len(self.delays), H, H)}
             if bias:
                 shapes |= {"bias_ih": (H,), "bias_hh": (H,)}
             for name, shape in shapes.items():
-                self.register_parameter(name + self._suffix(k), nn.Parameter(torch.empty(shape, **factory)))
+                self.register_parameter(name + self.suffix(k), nn.Parameter(torch.empty(shape, **factory)))
         self.reset_parameters()
 
     @torch.no_grad()
@@ -81,7 +81,7 @@ class Skip(Stack):
             parameter.uniform_(-(self.hidden_size**-0.5), self.hidden_size**-0.5)
 
     @property
-    def _weight(self) -> Tensor:
+    def any_weight(self) -> Tensor:
         return next(self.parameters())
 
     @property
@@ -89,11 +89,11 @@ class Skip(Stack):
         return {"y": (max(self.delays, default=1), self.hidden_size)}
 
     def _run(
-        self, k: int, x: Tensor, state: tuple[Tensor, ...] | None, sequences: _door.Sequences, mask: Tensor | None
+        self, k: int, x: Tensor, state: tuple[Tensor, ...] | None, sequences: validation.Sequences, mask: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         assert state is not None
         W, U, S, b_ih, b_hh = (
-            getattr(self, name + self._suffix(k), None)
+            getattr(self, name + self.suffix(k), None)
             for name in ("weight_ih", "weight_hh", "weight_skip", "bias_ih", "bias_hh")
         )
         assert W is not None

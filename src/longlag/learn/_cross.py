@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longlag.learn._graph import Graph
-from longlag.learn._groups import Group
+from longlag.layers import Layer
+from longlag.layers.units import UnitGraph, UnitGroup
 from longlag.learn._state import Values
 
 Influence = dict[str, Tensor]
@@ -26,14 +26,14 @@ Influence = dict[str, Tensor]
 class Cross:
     """The cross-layer traces of a graph."""
 
-    def __init__(self, graph: Graph, trained: Sequence[Group]) -> None:
-        self.graph, self.layer = graph, graph.layer
+    def __init__(self, layer: Layer, graph: UnitGraph, trained: Sequence[UnitGroup]) -> None:
+        self.graph, self.layer = graph, layer
         self.groups = {group.name: group for group in graph.groups}
         above = {j.name: [k for k in graph.groups if j.name in graph.below(k.name)] for j in trained}
         self.above = {j: groups for j, groups in above.items() if any(k.loop for k in groups)}
 
     def start(self, batch: int) -> Values:
-        new = self.layer._weight.new_zeros
+        new = self.layer.any_weight.new_zeros
         return {
             j: {k.name: {part: new(batch, k.units, sum(self._sizes(j))) for part in k.loop} for k in above}
             for j, above in self.above.items()
@@ -58,7 +58,7 @@ class Cross:
                 for part, X_q in X.items():
                     X_q.copy_(new[part])  # [LF-92-ML 5 P]
 
-    def _nets(self, j: str, k: Group, W: Tensor, own: list[Tensor], outputs: Influence) -> Influence:
+    def _nets(self, j: str, k: UnitGroup, W: Tensor, own: list[Tensor], outputs: Influence) -> Influence:
         """∂net/∂θ_j (B, H_k, w_j) of every gate of k."""
         nets = {}
         for gate, rows in zip(k.cell.gates, W.split(k.units)):
@@ -89,7 +89,7 @@ class Cross:
                 dparams[:] = [direct + past for direct, past in zip(dparams, more)]
 
 
-def _own_output(group: Group, values: Values) -> list[Tensor]:
+def _own_output(group: UnitGroup, values: Values) -> list[Tensor]:
     """∂y/∂θ after the last step, by unit: (B, H, width) for every gate, (B, H, 1) for every param."""
     last, traces = values["last"][group.name], values["own"].get(group.name, {"weights": {}, "params": {}})
     source = last["source"].unsqueeze(1)

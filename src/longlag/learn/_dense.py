@@ -1,7 +1,9 @@
 """Full influence: every parameter reaches every number of the state.
 
-s: the state of all levels, S numbers. For parameters of one level, E (B, S′, rows · width) over it and those above:
-    E ← J E + C ⊗ source,    J = ∂s(t)/∂s(t−1),    C = ∂s(t)/∂net.
+s: the state of one sequence as n numbers. E = ∂s/∂θ (B, n, w) is carried along with the state:
+    E(t) = J(t) E(t−1) + ∂s(t)/∂θ,    J = ∂s(t)/∂s(t−1).
+An error at t goes back through step t, where parameters act directly, to s(t−1), where it meets the influence:
+    dθ = dy ∂y(t)/∂θ + (dy ∂y(t)/∂s(t−1)) E(t−1).
 """
 
 from __future__ import annotations
@@ -9,22 +11,37 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from longlag.layers._module import State
-from longlag.learn._linear import Block, Step
+from longlag.layers import Layer, LinearStep
+from longlag.layers.linear import Direct
+from longlag.layers.state import State
 from longlag.learn._rule import Errors, Method
-from longlag.learn._state import Parameters, StateForm, Values, where
+from longlag.learn._state import Parameters, Values, attribute_paths, begin, copied, where
+
+
+class LastStep:
+    """The step that `gradients` reads. It shares no memory with the user's tensors and is not saved to files."""
+
+    def __init__(self, step: LinearStep, blocks: list[Direct]) -> None:
+        self.step, self.blocks = step, blocks
 
 
 class Dense(Method):
-    """Real-time gradients by products with the influence tensor: O(S² w) time and O(S w) memory per step."""
+    """Real-time gradients by products with the influence tensor: O(n² w) time and O(n w) memory per step."""
 
-    def __init__(self, step: Step) -> None:
-        self.layer, self.one_step, self.form = step.layer, step, StateForm(step.layer)
-        self.parameters = Parameters(self.layer, step.paths)
-        self._spare: dict[str, Tensor] = {}
+    def __init__(self, layer: Layer) -> None:
+        if not layer.has_partials and layer.engine not in ("auto", "reference"):
+            raise ValueError(
+                f"RTRL: {layer.class_name} must have engine='auto' or 'reference', got {layer.engine!r}: its step is "
+                "differentiated by torch.func"
+            )
+        carried = layer.state_parameters()
+        paths = list(dict.fromkeys([*carried, *attribute_paths(layer)]))
+        self.layer, self.parameters = layer, Parameters(layer, paths)
+        self.paths = [path for path in paths if path in self.parameters]
+        self.carried = [path for path in carried if path in self.parameters]
 
     def start(self, batch: int) -> Values:
-        return {"influence": {}, "seen": {}, "active": None}
+        return {"before": {}, "after": {}, "active": None, "now": None}
 
     def step(
         self,
@@ -35,52 +52,48 @@ class Dense(Method):
         reset: Tensor | None,
         teacher: Tensor | None,
     ) -> tuple[Tensor, State, Values]:
-        past, before = self.form.begin(state, len(x), reset)
-        now = self.one_step.linear(x, before)
-        influence = {
-            block.key: self._advance(values["influence"].get(block.key), block, now.J, active, reset)
-            for block in now.blocks
-            if any(path in self.parameters for path in self.one_step.read_by(block.key))
-        }
+        spec = self.layer.state_spec
+        past, before = begin(self.layer, state, len(x), reset)
+        now = self.layer.linearise(x.clone(), spec.whole(copied(before)), teacher=teacher)
+        J, blocks = now.influence(self.carried)
+        E, after = values["after"] or {block.key: _zeros(block) for block in blocks}, {}
+        if reset is not None:
+            E = {key: where(reset, torch.zeros_like(value), value) for key, value in E.items()}
+        for block in blocks:
+            after[block.key] = self._advance(E[block.key], block, J, active, values["before"].get(block.key))
         y, new = now.y, now.state
         if active is not None:
-            y, new = where(active, y, 0.0), self.form.choose(active, new, past)
-        return y, self.form.leave(new), {"influence": influence, "seen": now.seen, "active": active}
+            y, new = where(active, y, 0.0), spec.where(active, new, past)
+        return y, spec.whole(new), {"before": E, "after": after, "active": active, "now": LastStep(now, blocks)}
 
-    def _advance(
-        self, E: Tensor | None, block: Block, J: Tensor, active: Tensor | None, reset: Tensor | None
-    ) -> Tensor:
-        first, new = self.one_step.firsts[block.key], self._scratch(block)
+    def _advance(self, E: Tensor, block: Direct, J: Tensor, active: Tensor | None, spare: Tensor | None) -> Tensor:
+        """J E + C ⊗ source, in ``spare`` memory, the influence before the last step, if there is some."""
+        B, n, rows = block.C.shape
+        new = torch.empty_like(E) if spare is None else spare
         if block.source is None:
             new.copy_(block.C)
         else:
-            by_row = new.view(*block.C.shape, -1)  # (B, S′, rows, width)
-            torch.mul(block.C.unsqueeze(-1), block.source[:, None, None, :], out=by_row)
-        if E is not None:
-            old = E if reset is None else where(reset, torch.zeros_like(E), E)
-            new.baddbmm_(J[:, first:, first:], old)  # [ELMAN 1.3 S] [LSTM-FG 1.2 S] [LSTM-97 3.6 P]
-            self._spare[block.key] = E
-        if active is None:
-            return new
-        return where(active, new, 0.0 if E is None else E)
-
-    def _scratch(self, block: Block) -> Tensor:
-        """Memory for a new influence: that of the last step, which nobody reads any more, if it fits."""
-        B, S, rows = block.C.shape
-        shape = (B, S, rows * (1 if block.source is None else block.source.shape[-1]))
-        spare = self._spare.pop(block.key, None)
-        return spare if spare is not None and spare.shape == shape else block.C.new_empty(shape)
+            torch.mul(block.C.unsqueeze(-1), block.source[:, None, None, :], out=new.view(B, n, rows, -1))
+        within = J if block.rows is None else J[:, block.rows][:, :, block.rows]
+        new.baddbmm_(within, E)  # [ELMAN 1.3 S] [LSTM-FG 1.2 S] [LSTM-97 3.6 P] [JORDAN 2 S]
+        return new if active is None else where(active, new, E)
 
     def gradients(self, values: Values, dy: Errors) -> dict[str, Tensor]:
         assert isinstance(dy, Tensor)
         if values["active"] is not None:
             dy = where(values["active"], dy, 0.0)
-        errors, grads = self.one_step.back(values["seen"], dy, self.parameters.others)
-        effective: dict[str, Tensor] = {}
-        for key, E in values["influence"].items():
-            first = self.one_step.firsts[key]
-            total = E.new_zeros(E.shape[-1])
-            for rows, d in errors:
-                total += (d.unsqueeze(1) @ E[:, rows.start - first : rows.stop - first]).sum((0, 1))
-            effective |= self.one_step.effective(key, total)
-        return {**grads, **self.parameters.pull_back(effective)}
+        last: LastStep = values["now"]
+        ds, effective = last.step.gradients(dy, self.paths)
+        for block in last.blocks:
+            error = ds if block.rows is None else ds[:, block.rows]
+            past = (error.unsqueeze(1) @ values["before"][block.key]).sum((0, 1))
+            for path, gradient in block.assign(past).items():
+                if path in effective:
+                    effective[path] = effective[path] + gradient
+        return self.parameters.pull_back(effective)
+
+
+def _zeros(block: Direct) -> Tensor:
+    """No influence yet: (B, n′, rows · width)."""
+    B, n, rows = block.C.shape
+    return block.C.new_zeros(B, n, rows * (1 if block.source is None else block.source.shape[-1]))

@@ -15,42 +15,41 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from longlag.layers._module import State
+from longlag.layers import Layer, State
+from longlag.layers.units import FED_BACK, INPUT, Results, UnitGraph, UnitGroup
 from longlag.learn._cross import Cross
-from longlag.learn._fused import Partials, with_partials
-from longlag.learn._graph import Graph, Results
-from longlag.learn._groups import FED_BACK, INPUT, Group
 from longlag.learn._rule import Errors, Method
-from longlag.learn._state import Parameters, Values, copied, where
+from longlag.learn._state import Parameters, Values, begin, copied, where
 
 Traces = dict[str, Tensor]  # by part of the unit's past
+Partials = dict[tuple[str, str], Tensor | float]
 
 
 class Diagonal(Method):
-    """Real-time gradients of a `Graph`: O(w) time and memory per step.
+    """Real-time gradients of a layer that is a `UnitGraph`: O(w) time and memory per step.
 
     Args:
         cross: also keep the influence of lower groups on groups with a past above them: O(H₂ w₁) for two layers.
     """
 
-    def __init__(self, graph: Graph, cross: bool) -> None:
-        self.graph, self.layer = graph, graph.layer
+    def __init__(self, layer: Layer, graph: UnitGraph, cross: bool) -> None:
+        self.graph, self.layer = graph, layer
         self.parameters = Parameters(self.layer, [path for group in graph.groups for path in group.paths])
         self.trained = [g for g in graph.groups if any(path in self.parameters for path in g.paths)]
-        self.cross = Cross(graph, self.trained) if cross else None
+        self.cross = Cross(layer, graph, self.trained) if cross else None
         if self.cross and not self.cross.above:
             self.cross = None
         self.output_sizes = [group.units for group in graph.groups if group.name in graph.outputs]
         # the partials of the past; across layers those of the output too
-        self.steps = {g.name: with_partials(g.cell, g.cell.outputs if self.cross else g.loop) for g in graph.groups}
+        self.steps = {g.name: g.cell.with_partials(g.cell.outputs if self.cross else g.loop) for g in graph.groups}
 
     def start(self, batch: int) -> Values:
         own = {group.name: self._zeros(group, batch) for group in self.trained if group.loop}
-        across, ones = self.cross.start(batch) if self.cross else {}, self.layer._weight.new_ones(batch, 1)
+        across, ones = self.cross.start(batch) if self.cross else {}, self.layer.any_weight.new_ones(batch, 1)
         return {"own": own, "cross": across, "last": {}, "active": None, "ones": ones}
 
-    def _zeros(self, group: Group, batch: int) -> Values:
-        new, cell, width = self.layer._weight.new_zeros, group.cell, group.width + group.biased
+    def _zeros(self, group: UnitGroup, batch: int) -> Values:
+        new, cell, width = self.layer.any_weight.new_zeros, group.cell, group.width + group.biased
         weights = {part: new(len(group.traced), batch, group.units, width) for part in group.loop}
         return {"weights": weights, "params": {p: new(len(cell.params), batch, group.units, 1) for p in group.loop}}
 
@@ -64,27 +63,27 @@ class Diagonal(Method):
         reset: Tensor | None,
         teacher: Tensor | None,
     ) -> tuple[Tensor, State, Values]:
-        form = self.graph.form
-        past, before = form.begin(state, len(x), reset)
+        spec = self.layer.state_spec
+        past, before = begin(self.layer, state, len(x), reset)
         self._advance(values)
         if reset is not None:
             rested = reset.view(-1, 1, 1)
             _each((values["own"], values["cross"]), lambda E: E.masked_fill_(rested, 0.0))
-        loops, fed_back = self.graph.enter(before)
+        loops, fed_back = self.graph.split(before)
         heard = {INPUT: x} if fed_back is None else {INPUT: x, FED_BACK: fed_back}
         results: Results = {}
         for group in self.graph.groups:
             results[group.name], values["last"][group.name] = self._run(group, heard, loops[group.name], values["ones"])
             heard[group.name] = results[group.name]["y"]
         y = _joined([heard[name] for name in self.graph.outputs])
-        new = self.graph.leave(results)
+        new = self.graph.join(results)
         if active is not None:
-            y, new = where(active, y, 0.0), form.choose(active, new, past)
+            y, new = where(active, y, 0.0), spec.where(active, new, past)
         values["active"] = active
-        return y, form.leave(new), values
+        return y, spec.whole(new), values
 
     def _run(
-        self, group: Group, heard: dict[str, Tensor], loop: tuple[Tensor, ...], ones: Tensor
+        self, group: UnitGroup, heard: dict[str, Tensor], loop: tuple[Tensor, ...], ones: Tensor
     ) -> tuple[dict[str, Tensor], Values]:
         """A group's step; and what is kept of it: cell inputs and partials (B, H), source (B, width)."""
         cell, (W, b, params) = group.cell, group.weights()
@@ -146,11 +145,11 @@ class Diagonal(Method):
         for group in self.trained:
             dW, dparams = own[group.name]
             db = dW[:, -1] if group.biased else None
-            effective |= group.effective(dW[:, : group.width], db, dict(zip(group.cell.params, dparams)))
+            effective |= group.gradients(dW[:, : group.width], db, dict(zip(group.cell.params, dparams)))
         return self.parameters.pull_back(effective)
 
 
-def _gradient(group: Group, values: Values, nets: Tensor, through: Traces) -> tuple[Tensor, list[Tensor]]:
+def _gradient(group: UnitGroup, values: Values, nets: Tensor, through: Traces) -> tuple[Tensor, list[Tensor]]:
     """dW (G·H, width) and those of the params, each (H,): what the last step gives, and what its past gives."""
     params = group.cell.params
     dW = nets.t() @ values["last"][group.name]["source"]

@@ -1,17 +1,15 @@
-"""What every learning rule shares: three verbs, an explicit trace, and the checks at the door."""
+"""What every learning rule shares: three verbs, an explicit trace, and validation."""
 
 from __future__ import annotations
 
 import abc
-import functools
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from longlag.layers import Jordan, _door
-from longlag.layers._module import Layer, State
+from longlag.layers import Layer, State, check_layer, validation
 from longlag.learn._state import Values, copied, where
 
 Errors = Tensor | Sequence[Tensor | None]
@@ -21,11 +19,6 @@ class Method(abc.ABC):
     """How a rule works on one layer. It holds structure, never numbers: those are in the trace's values."""
 
     layer: Layer
-
-    @functools.cached_property
-    def weight(self) -> Tensor:
-        """Any weight: it knows dtype and device."""
-        return self.layer._weight
 
     @abc.abstractmethod
     def start(self, batch: int) -> Values:
@@ -60,6 +53,10 @@ class Trace:
 
     def __init__(self, method: Method, batch_size: int, values: Values, shape: tuple[int, ...] | None = None) -> None:
         self.method, self.batch_size, self.values, self.shape = method, batch_size, values, shape
+
+    def saved_values(self) -> Values:
+        """The values that a later step reads; ``"now"``, the step that `gradients` reads, is left out."""
+        return {key: None if key == "now" else value for key, value in self.values.items()}
 
     def clone(self) -> Trace:
         """A copy that later steps leave alone."""
@@ -97,7 +94,7 @@ class Rule(abc.ABC):
     def start(self, layer: Layer, batch_size: int) -> Trace:
         """The trace before the first step: no parameter has influenced anything yet."""
         _check_layer(self._name, layer)
-        _door.positive(self._name, "batch_size", batch_size)
+        validation.positive(self._name, "batch_size", batch_size)
         method = self._method(layer)
         with torch.no_grad():
             return Trace(method, batch_size, method.start(batch_size))
@@ -151,18 +148,20 @@ class Rule(abc.ABC):
             raise TypeError(f"{self._name}: dy_t must be a tensor, got {type(dy_t).__name__}")
         for d in [dy_t] if isinstance(dy_t, Tensor) else dy_t:
             if d is not None:
-                _door.like(self._name, "dy_t", d, trace.method.weight)
+                validation.like(self._name, "dy_t", d, trace.method.layer)
                 if d.shape != trace.shape:
-                    raise ValueError(f"{self._name}: dy_t must have shape {trace.shape}, got {tuple(d.shape)}")
+                    raise validation.ShapeError(
+                        f"{self._name}: dy_t must have shape {trace.shape}, got {tuple(d.shape)}"
+                    )
         with torch.no_grad():
             return _separate(trace.method.gradients(trace.values, dy_t))
 
     def _enter(self, layer: Layer, x_t: Tensor, trace: Trace, active: Tensor | None, reset: Tensor | None) -> None:
         self._same(layer, trace)
-        _door.like(self._name, "x_t", x_t, trace.method.weight)
+        validation.like(self._name, "x_t", x_t, trace.method.layer)
         if x_t.shape != (trace.batch_size, layer.input_size):
             wanted = (trace.batch_size, layer.input_size)
-            raise ValueError(f"{self._name}: x_t must have shape {wanted} (B, I), got {tuple(x_t.shape)}")
+            raise validation.ShapeError(f"{self._name}: x_t must have shape {wanted} (B, I), got {tuple(x_t.shape)}")
         for argument, mask in (("active", active), ("reset", reset)):
             if mask is None:
                 continue
@@ -174,7 +173,7 @@ class Rule(abc.ABC):
 
     def _same(self, layer: Layer, trace: Trace) -> None:
         if trace.method.layer is not layer:
-            raise ValueError(f"{self._name}: trace must come from start() with this {layer._name}")
+            raise ValueError(f"{self._name}: trace must come from start() with this {layer.class_name}")
 
     def __repr__(self) -> str:
         return f"{self._name}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
@@ -191,31 +190,30 @@ def _separate(gradients: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _check_layer(owner: str, layer: Any) -> None:
-    if not isinstance(layer, Layer):
-        raise TypeError(f"{owner}: layer must be a layer of longlag, got {type(layer).__name__}")
+    check_layer(owner, "layer", layer)
     if layer.bidirectional:
         raise ValueError(
-            f"{owner}: {layer._name} is bidirectional and reads the future, so no rule can go step by step; "
+            f"{owner}: {layer.class_name} is bidirectional and reads the future, so no rule can go step by step; "
             "run it over whole sequences under autograd"
         )
     drops = {name: getattr(layer, name, 0.0) for name in ("dropout", "recurrent_dropout")}
     for name, p in drops.items():
         if p and layer.training:
-            raise ValueError(f"{owner}: {layer._name} must be in eval() or have {name}=0, got {name}={p}")
+            raise ValueError(f"{owner}: {layer.class_name} must be in eval() or have {name}=0, got {name}={p}")
 
 
 def _teacher(owner: str, layer: Layer, teacher: Any, batch: int) -> Tensor:
     """The teacher's output as vectors (B, l)."""
-    if not isinstance(layer, Jordan):
-        raise ValueError(f"{owner}: teacher is for Jordan, which feeds its output back; got {layer._name}")
+    size = layer.teacher_size
+    if size is None:
+        raise ValueError(f"{owner}: teacher is for Jordan, which feeds its output back; got {layer.class_name}")
     if isinstance(teacher, Tensor) and teacher.dtype == torch.long and teacher.shape == (batch,):
         low, high = int(teacher.min()), int(teacher.max())
-        if low < 0 or high >= layer.output_size:
-            wrong = low if low < 0 else high
-            raise ValueError(f"{owner}: teacher must lie in 0..{layer.output_size - 1}, got {wrong}")
-        return torch.nn.functional.one_hot(teacher, layer.output_size).to(layer._weight.dtype)
-    _door.like(owner, "teacher", teacher, layer._weight)
-    if teacher.shape != (batch, layer.output_size):
-        wanted = (batch, layer.output_size)
-        raise ValueError(f"{owner}: teacher must be classes ({batch},) or {wanted}, got {tuple(teacher.shape)}")
+        if low < 0 or high >= size:
+            raise ValueError(f"{owner}: teacher must lie in 0..{size - 1}, got {low if low < 0 else high}")
+        return torch.nn.functional.one_hot(teacher, size).to(layer.dtype)
+    validation.like(owner, "teacher", teacher, layer)
+    if teacher.shape != (batch, size):
+        got = tuple(teacher.shape)
+        raise validation.ShapeError(f"{owner}: teacher must be classes ({batch},) or {(batch, size)}, got {got}")
     return teacher

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -10,55 +11,18 @@ import torch
 from torch import Tensor
 from torch.nn.utils import parametrize
 
-from longlag.layers import EchoState, _door
-from longlag.layers._module import Layer, State
-from longlag.layers._network import Network
-from longlag.layers._stack import Stack
+from longlag.layers import Layer, State
+from longlag.layers.state import Parts
 
-Parts = tuple[Tensor, ...]
 Values = dict[str, Any]
 
 
-class StateForm:
-    """How a layer lays out its state: parts, their shapes, and which dimension counts samples."""
-
-    def __init__(self, layer: Layer) -> None:
-        core = layer.reservoir if isinstance(layer, EchoState) else layer
-        assert isinstance(core, Network | Stack)
-        self.core, self.owner, self.weight = core, layer._name, core._weight
-        self.batch_dim = 0 if isinstance(core, Network) else 1
-
-    def rest(self, batch: int) -> Parts:
-        """The state before the first step."""
-        if isinstance(self.core, Network):
-            return self.core._rest(batch)
-        shapes = self.core.state_shapes.values()
-        return tuple(self.core._weight.new_zeros(self.core.num_layers, batch, *shape) for shape in shapes)
-
-    def enter(self, state: State | None, batch: int) -> Parts:
-        """The parts of a state handed in by the user."""
-        if state is None:
-            return self.rest(batch)
-        shapes = self.shapes(batch)
-        return _door.enter_state(self.owner, state, list(shapes), list(shapes.values()), self.weight)
-
-    def shapes(self, batch: int) -> dict[str, tuple[int, ...]]:
-        """Part -> its shape."""
-        if isinstance(self.core, Network):
-            return {name: (batch, n) for name, n in self.core.state_sizes.items()}
-        return {name: (self.core.num_layers, batch, *shape) for name, shape in self.core.state_shapes.items()}
-
-    def leave(self, parts: Parts) -> State:
-        return parts[0] if len(parts) == 1 else parts
-
-    def begin(self, state: State | None, batch: int, reset: Tensor | None) -> tuple[Parts, Parts]:
-        """The parts of the state handed in, and those the step starts from: at rest where ``reset``."""
-        past = self.enter(state, batch)
-        return past, past if reset is None else self.choose(reset, self.rest(batch), past)
-
-    def choose(self, mask: Tensor, yes: Parts, no: Parts) -> Parts:
-        """Per sample: mask (B,)."""
-        return tuple(where(mask, a, b, self.batch_dim) for a, b in zip(yes, no))
+def begin(layer: Layer, state: State | None, batch: int, reset: Tensor | None) -> tuple[Parts, Parts]:
+    """The parts of a state handed in, and those the step starts from: the initial ones where ``reset``."""
+    past = layer.validate_state(state, batch)
+    if reset is None:
+        return past, past
+    return past, layer.state_spec.where(reset, layer.validate_state(None, batch), past)
 
 
 def where(mask: Tensor, yes: Tensor, no: Tensor | float, dim: int = 0) -> Tensor:
@@ -80,6 +44,12 @@ def mapped(function: Callable[[Tensor], Any], values: Any) -> Any:
 def copied(values: Any) -> Any:
     """Nested values with every tensor cloned."""
     return mapped(torch.clone, values)
+
+
+def attribute_paths(layer: Layer) -> list[str]:
+    """The attributes that the equations read: ``u_l0`` for the parameter ``parametrizations.u_l0.original``."""
+    paths = [re.sub(r"(^|\.)parametrizations\.(\w+)\..+$", r"\1\2", name) for name, _ in layer.named_parameters()]
+    return list(dict.fromkeys(paths))
 
 
 def _parametrizations(owner: torch.nn.Module) -> torch.nn.ModuleDict:

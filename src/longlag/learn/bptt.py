@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from longlag.layers import Jordan, _door
-from longlag.layers._module import Layer, State
-from longlag.learn._generic import call
+from longlag.layers import Layer, State, validation
+from longlag.layers.state import Parts
 from longlag.learn._rule import Errors, Method, Rule
-from longlag.learn._state import Parts, StateForm, Values, copied, where
+from longlag.learn._state import Values, begin, copied, where
 
 
 class BPTT(Rule):
@@ -51,7 +50,7 @@ class TruncatedBPTT(Rule):
     deferred = True
 
     def __init__(self, k: int) -> None:
-        self.window = _door.positive("TruncatedBPTT", "k", k)
+        self.window = validation.positive("TruncatedBPTT", "k", k)
 
     def _method(self, layer: Layer) -> Method:
         return Window(self._name, layer, self.window)
@@ -64,7 +63,7 @@ class Window(Method):
     """The last k steps of a layer (all of them for None), as inputs and the state before the first."""
 
     def __init__(self, owner: str, layer: Layer, k: int | None) -> None:
-        self.owner, self.layer, self.k, self.form = owner, layer, k, StateForm(layer)
+        self.owner, self.layer, self.k = owner, layer, k
         self.trained = {name: p for name, p in layer.named_parameters() if p.requires_grad}
 
     def start(self, batch: int) -> Values:
@@ -79,20 +78,21 @@ class Window(Method):
         reset: Tensor | None,
         teacher: Tensor | None,
     ) -> tuple[Tensor, State, Values]:
-        past, before = self.form.begin(state, len(x), reset)
-        y, new_state = call(self.layer, x, self.form.leave(before), teacher)
-        new = self.form.enter(new_state, len(x))
-        if isinstance(self.layer, Jordan) and self.layer.feedback == "sample" and teacher is None:
+        spec = self.layer.state_spec
+        past, before = begin(self.layer, state, len(x), reset)
+        y, new_state = self.layer.taught_step(x, spec.whole(before), teacher)
+        new = spec.parts(new_state)
+        if self.layer.draws and teacher is None:
             teacher = new[0]  # what was drawn is a constant of the steps to come
         if active is not None:
-            y, new = where(active, y, 0.0), self.form.choose(active, new, past)
+            y, new = where(active, y, 0.0), spec.where(active, new, past)
         steps, states = values["steps"], values["states"]
         steps.append({"x": x.clone(), "active": active, "reset": reset, "teacher": teacher})
         if self.k or not states:
             states.append(copied(past))
         if self.k and len(steps) > self.k:
             del steps[0], states[0]
-        return y, self.form.leave(new), values
+        return y, spec.whole(new), values
 
     def gradients(self, values: Values, dy: Errors) -> dict[str, Tensor]:
         errors = [dy] if isinstance(dy, Tensor) else list(dy)
@@ -121,16 +121,17 @@ class Window(Method):
             none = torch.zeros(len(steps[0]["x"]), dtype=torch.bool, device=steps[0]["x"].device)
             marks = [none if step["reset"] is None else step["reset"] for step in steps]
             given["reset"] = torch.stack(marks, time)
-        y, _ = self.layer(torch.stack([step["x"] for step in steps], time), self.form.leave(state), **given)
+        whole = self.layer.state_spec.whole(state)
+        y, _ = self.layer(torch.stack([step["x"] for step in steps], time), whole, **given)
         return y.unbind(time)
 
     def _step_by_step(self, steps: list[Values], state: Parts) -> list[Tensor]:
-        outputs = []
+        outputs, spec = [], self.layer.state_spec
         for step in steps:
             B, reset, active = len(step["x"]), step["reset"], step["active"]
-            before = state if reset is None else self.form.choose(reset, self.form.rest(B), state)
-            y, new_state = call(self.layer, step["x"], self.form.leave(before), step["teacher"])
-            new = self.form.enter(new_state, B)
+            before = state if reset is None else spec.where(reset, self.layer.validate_state(None, B), state)
+            y, new_state = self.layer.taught_step(step["x"], spec.whole(before), step["teacher"])
+            new = spec.parts(new_state)
             outputs.append(y if active is None else where(active, y, 0.0))
-            state = new if active is None else self.form.choose(active, new, state)
+            state = new if active is None else spec.where(active, new, state)
         return outputs

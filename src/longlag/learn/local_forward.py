@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from longlag.layers import LocalFeedbackNetwork, Recurrent
-from longlag.layers._module import Layer
+from longlag.layers import Layer
+from longlag.layers.units import NotLocal
 from longlag.learn._diagonal import Diagonal
-from longlag.learn._graph import Graph, Levels, LocalNetwork
 from longlag.learn._rule import Method, Rule
 
 
@@ -36,28 +35,20 @@ class LocalForward(Rule):
         self.cross = cross
 
     def _method(self, layer: Layer) -> Method:
-        method = Diagonal(self._graph(layer), self.cross)
-        if not self.cross:
-            for upper in method.graph.groups:
-                lower = [g.name for g in method.trained if g.name in method.graph.below(upper.name)]
-                if upper.loop and lower:
-                    raise ValueError(
-                        f"LocalForward: {layer._name}'s {upper.name} has feedback and reads trained units "
-                        f"({', '.join(lower)}), so local traces are not exact (locality theorem); "
-                        "LocalForward(cross=True), RTRL, BPTT and TruncatedBPTT serve it"
-                    )
+        try:
+            graph = layer.local_units()
+        except NotLocal as reason:
+            raise ValueError(
+                f"LocalForward: {layer.class_name} {reason}; RTRL, BPTT and TruncatedBPTT serve it, "
+                "LocalForward serves LocalFeedback, LocalFeedbackNetwork and cells with dense=False"
+            ) from None
+        method = Diagonal(layer, graph, self.cross)
+        for upper in () if self.cross else graph.groups:
+            lower = [g.name for g in method.trained if g.name in graph.below(upper.name)]
+            if upper.loop and lower:
+                raise ValueError(
+                    f"LocalForward: {layer.class_name}'s {upper.name} has feedback and reads trained units "
+                    f"({', '.join(lower)}), so local traces are not exact (locality theorem); "
+                    "LocalForward(cross=True), RTRL, BPTT and TruncatedBPTT serve it"
+                )
         return method
-
-    @staticmethod
-    def _graph(layer: Layer) -> Graph:
-        if isinstance(layer, LocalFeedbackNetwork):
-            return LocalNetwork(layer)
-        reason = "has no local feedback"
-        if isinstance(layer, Recurrent):
-            if not layer.cell.dense and layer.norm is None:
-                return Levels(layer)
-            reason = "feeds units back to each other" if layer.cell.dense else "couples units by its norm"
-        raise ValueError(
-            f"LocalForward: {layer._name} {reason}; RTRL, BPTT and TruncatedBPTT serve it, "
-            "LocalForward serves LocalFeedback, LocalFeedbackNetwork and cells with dense=False"
-        )

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from longlag.layers import _door
-from longlag.layers._module import Layer, State
+from longlag.layers import Layer, State, validation
 from longlag.learn import _file
 from longlag.learn._rule import Rule, Trace
 from longlag.learn._state import copied, mapped
@@ -70,7 +69,7 @@ class Online:
         if clip is not None and not clip > 0:
             raise ValueError(f"Online: clip must be positive, got {clip!r}")
         self.layer, self.readout, self.loss, self.rule, self.optimizer = layer, readout, loss, rule, optimizer
-        self.every, self.clip = _door.positive("Online", "every", every), clip
+        self.every, self.clip = validation.positive("Online", "every", every), clip
         self.steps = self.updates = self.skipped = self._scored = 0
         self.loss_now, self.running_loss, self.gradient_norm = math.nan, math.nan, math.nan
         self.state: State | None = None
@@ -204,7 +203,7 @@ class Online:
         True
         """
         path = Path(path)
-        content = _file.read(path, self.layer._weight.device)
+        content = _file.read(path, self.layer.device)
         ours, theirs = self._made_of(), content["made_of"]
         for part, value in ours.items():
             if theirs.get(part) != value:
@@ -235,7 +234,7 @@ class Online:
             "grads": [p.grad for p in self._trained],
             "errors": list(self._errors),
             "state": self.state,
-            "trace": (self.trace.batch_size, self.trace.shape, self.trace.values),
+            "trace": (self.trace.batch_size, self.trace.shape, self.trace.saved_values()),
             "counts": [getattr(self, name) for name in COUNTS],
         }
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from longlag.layers import LSTM97, LocalFeedbackNetwork, Recurrent
-from longlag.layers._module import Layer
+from longlag.layers import Layer
+from longlag.layers.units import NotLocal
 from longlag.learn._dense import Dense
 from longlag.learn._diagonal import Diagonal
-from longlag.learn._generic import Generic
-from longlag.learn._graph import Levels, LocalNetwork
-from longlag.learn._linear import RecurrentStep
-from longlag.learn._linear97 import LSTM97Step
 from longlag.learn._rule import Method, Rule
 
 
@@ -21,7 +17,8 @@ class RTRL(Rule):
 
     Cost per step and sample, w parameters and S numbers of state: dense layers O(S² w) time, O(S w) memory. Layers
     whose units hear only themselves (``dense=False``, no norm) O(w); stacked, O(H₂ w₁) for two layers, O(H₃ H₂ w₁)
-    for a third. `Skip` and `Jordan` are differentiated step by step by autograd: as dense ones, with its overhead.
+    for a third. Layers without derivatives of their own (`Skip`, `Jordan`, a `StepLayer`) are differentiated by
+    autograd, sample by sample: as dense ones, with its overhead.
 
     >>> import torch, longlag as ll
     >>> layer, rule = ll.LocalFeedback(3, 5), ll.learn.RTRL()
@@ -35,9 +32,8 @@ class RTRL(Rule):
     """
 
     def _method(self, layer: Layer) -> Method:
-        if isinstance(layer, Recurrent):
-            by_unit = not layer.cell.dense and layer.norm is None
-            return Diagonal(Levels(layer), cross=True) if by_unit else Dense(RecurrentStep(layer))
-        if isinstance(layer, LocalFeedbackNetwork):
-            return Diagonal(LocalNetwork(layer), cross=True)
-        return Dense(LSTM97Step(layer)) if isinstance(layer, LSTM97) else Generic(layer)
+        try:
+            graph = layer.local_units()
+        except NotLocal:
+            return Dense(layer)
+        return Diagonal(layer, graph, cross=True)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from longlag.layers import LSTM97, Recurrent
-from longlag.layers._module import Layer
+from longlag.layers import Layer
+from longlag.layers.units import NotLocal
 from longlag.learn._diagonal import Diagonal
-from longlag.learn._graph import CutLSTM97, CutRecurrent
 from longlag.learn._rule import Method, Rule
 
 
@@ -28,19 +27,10 @@ class TruncatedRTRL(Rule):
     """
 
     def _method(self, layer: Layer) -> Method:
-        if isinstance(layer, LSTM97):
-            return Diagonal(CutLSTM97(layer), cross=False)
-        reason = "has no cuts of 1997"
-        if isinstance(layer, Recurrent):
-            if not layer.cell.dense:
-                reason = "feeds back nothing through a matrix, so there is nothing to cut (LocalForward is exact)"
-            elif layer.num_layers > 1:
-                reason = f"has {layer.num_layers} layers, and the cuts are defined for one"
-            elif layer.norm is not None:
-                reason = f"has norm={layer.norm!r}, through which units hear each other"
-            else:
-                return Diagonal(CutRecurrent(layer), cross=False)
-        raise ValueError(
-            f"TruncatedRTRL: {layer._name} {reason}; RTRL, BPTT and TruncatedBPTT serve it, "
-            "TruncatedRTRL serves LSTM97 and dense layers of one level without norm"
-        )
+        try:
+            return Diagonal(layer, layer.local_units(cut=True), cross=False)
+        except NotLocal as reason:
+            raise ValueError(
+                f"TruncatedRTRL: {layer.class_name} {reason}; RTRL, BPTT and TruncatedBPTT serve it, "
+                "TruncatedRTRL serves LSTM97 and dense layers of one level without norm"
+            ) from None

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from longlag.layers import _door
+from longlag.layers import validation
 
 Lengths = Tensor | Sequence[int] | None  # (B,)
 
@@ -34,10 +34,10 @@ def enter(
     y = value.T if batch_first else value
     valid = torch.ones_like(y, dtype=torch.bool)
     if lengths is not None:
-        lengths = _door._lengths(f"{owner}: {argument}", lengths, y.shape[0], y.shape[1], device)
+        lengths = validation.check_lengths(f"{owner}: {argument}", lengths, y.shape[0], y.shape[1], device)
         valid = torch.arange(len(y), device=device).unsqueeze(1) < lengths
     y = y.masked_fill(~valid, 0)
-    # as in `_door`: on another device the values are not read
+    # as in `validation`: on another device the values are not read
     if device.type == "cpu" and not torch.compiler.is_compiling():
         low, high = int(y.min()), int(y.max())
         if low < 0 or high >= count:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from longlag.layers import _door
+from longlag.layers import validation
 
 KINDS = ("additive", "dot", "scaled_dot", "general")
 
@@ -64,16 +64,16 @@ class Attention(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.kind = _door.one_of("Attention", "kind", kind, KINDS)
-        self.query_size = _door.positive("Attention", "query_size", query_size)
-        self.key_size = _door.positive("Attention", "key_size", key_size)
+        self.kind = validation.one_of("Attention", "kind", kind, KINDS)
+        self.query_size = validation.positive("Attention", "query_size", query_size)
+        self.key_size = validation.positive("Attention", "key_size", key_size)
         if size is not None and kind != "additive":
             raise ValueError(f"Attention: size belongs to kind 'additive', got size={size} with {kind!r}")
         if kind in ("dot", "scaled_dot") and query_size != key_size:
             raise ValueError(f"Attention: {kind!r} needs query_size = key_size, got {query_size} and {key_size}")
         shapes: dict[str, tuple[int, ...]] = {}
         if kind == "additive":
-            size = _door.positive("Attention", "size", key_size if size is None else size)
+            size = validation.positive("Attention", "size", key_size if size is None else size)
             shapes = {"weight_key": (size, key_size), "weight_query": (size, query_size), "weight_score": (size,)}
         elif kind == "general":
             shapes = {"weight": (query_size, key_size)}

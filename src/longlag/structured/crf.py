@@ -8,7 +8,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor, nn
 
-from longlag.layers import _door
+from longlag.layers import validation
 from longlag.structured import _crf_ops, chain
 from longlag.structured.chain import Chain
 from longlag.structured.schemes import Constraints, constraints_from
@@ -63,8 +63,8 @@ class CRF(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.num_tags = K = _door.positive("CRF", "num_tags", num_tags)
-        self.engine = _door.one_of("CRF", "engine", engine, _crf_ops.ENGINES)
+        self.num_tags = K = validation.positive("CRF", "num_tags", num_tags)
+        self.engine = validation.one_of("CRF", "engine", engine, _crf_ops.ENGINES)
         self.batch_first = batch_first
         self.start_transitions = nn.Parameter(torch.empty(K, device=device, dtype=dtype))
         self.end_transitions = nn.Parameter(torch.empty(K, device=device, dtype=dtype))
@@ -94,7 +94,7 @@ class CRF(nn.Module):
             mask: (B, T) bool (or uint8), True where a step is active; None for all.
             reduction: ``"none"`` (B,), ``"sum"``, ``"mean"`` over sequences or ``"token_mean"`` over active steps.
         """
-        _door.one_of("CRF", "reduction", reduction, REDUCTIONS)
+        validation.one_of("CRF", "reduction", reduction, REDUCTIONS)
         c = self._enter(emissions, mask)
         score = chain.score(c, self._enter_tags(tags, c))
         self._refuse_forbidden(score)
@@ -165,7 +165,7 @@ class CRF(nn.Module):
 
         Without ``batch_first`` paths are (T, B, k).
         """
-        _door.positive("CRF", "k", k)
+        validation.positive("CRF", "k", k)
         paths, scores = chain.k_best(self._enter(emissions, mask), k)
         return paths if self.batch_first else paths.movedim(-1, 0), scores
 
@@ -178,7 +178,7 @@ class CRF(nn.Module):
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """n independent draws (B, n, T) from p(y | x), −1 at masked steps; (T, B, n) without ``batch_first``."""
-        _door.positive("CRF", "n", n)
+        validation.positive("CRF", "n", n)
         paths = chain.sample(self._enter(emissions, mask), n, generator)
         return paths if self.batch_first else paths.movedim(-1, 0)
 

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from longlag.layers import _door
-from longlag.layers._module import Layer, State
+from longlag.layers import Layer, State, validation
 from longlag.structured import _tokens, search
-from longlag.structured._states import StateLayout, check_pair
+from longlag.structured._states import check_pair, query
 from longlag.structured._tokens import Lengths
 from longlag.structured.attention import Attention, Memory
 from longlag.structured.search import Decoded
@@ -86,34 +85,34 @@ class Seq2Seq(nn.Module):
         check_pair("Seq2Seq", encoder, decoder)
         self.encoder, self.decoder, self.attention = encoder, decoder, attention
         self.batch_first = encoder.batch_first
-        self.target_tokens = V = _door.positive("Seq2Seq", "target_tokens", target_tokens, least=2)
+        self.target_tokens = V = validation.positive("Seq2Seq", "target_tokens", target_tokens, least=2)
         for name, token in (("start", start), ("end", end)):
             if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < V:
                 raise ValueError(f"Seq2Seq: {name} must be a token in 0..{V - 1}, got {token!r}")
         self.start, self.end = start, end
-        self.feedback = _door.one_of("Seq2Seq", "feedback", feedback, FEEDBACK)
-        factory: dict[str, Any] = {"device": encoder._weight.device, "dtype": encoder._weight.dtype}
+        self.feedback = validation.one_of("Seq2Seq", "feedback", feedback, FEEDBACK)
+        factory: dict[str, Any] = {"device": encoder.device, "dtype": encoder.dtype}
         with torch.no_grad():
-            D = encoder(encoder._weight.new_zeros(1, 1, encoder.input_size))[0].shape[-1]
+            D = encoder(torch.zeros(1, 1, encoder.input_size, **factory))[0].shape[-1]
+            written, state = decoder.step(torch.zeros(1, decoder.input_size, **factory))
         if decoder.input_size <= D:
             raise ValueError(
                 f"Seq2Seq: decoder must have input_size above {D}, the encoder's width, got {decoder.input_size}"
             )
-        self._layout = StateLayout(decoder)
-        if not self._layout.sizes:
+        spec = decoder.state_spec
+        if not spec.size:
             raise ValueError("Seq2Seq: decoder must have a state, got a layer without feedback")
         if attention is not None:
-            sizes, wanted = (attention.query_size, attention.key_size), (self._layout.query_size, D)
+            sizes, wanted = (attention.query_size, attention.key_size), (query(decoder, state).shape[-1], D)
             if sizes != wanted:
                 raise ValueError(f"Seq2Seq: attention must have query_size, key_size = {wanted}, got {sizes}")
-        self.read = (
-            None
-            if source_tokens is None
-            else nn.Embedding(_door.positive("Seq2Seq", "source_tokens", source_tokens), encoder.input_size, **factory)
-        )
+        self.read = None
+        if source_tokens is not None:
+            tokens = validation.positive("Seq2Seq", "source_tokens", source_tokens)
+            self.read = nn.Embedding(tokens, encoder.input_size, **factory)
         self.embedding = nn.Embedding(V, decoder.input_size - D, **factory)  # E
-        self.initial = nn.Linear(D, sum(self._layout.sizes), **factory)  # W_init, b_init
-        self.output = nn.Linear(self._layout.output_size + D, V, **factory)  # [V_s, V_c], c_out
+        self.initial = nn.Linear(D, spec.size, **factory)  # W_init, b_init
+        self.output = nn.Linear(written.shape[-1] + D, V, **factory)  # [V_s, V_c], c_out
 
     # ------------------------------------------------------------------------------------------------ learning
     def forward(
@@ -157,7 +156,7 @@ class Seq2Seq(nn.Module):
 
         The other arguments are those of `forward`.
         """
-        _door.one_of("Seq2Seq", "reduction", reduction, REDUCTIONS)
+        validation.one_of("Seq2Seq", "reduction", reduction, REDUCTIONS)
         logits = self._leave(self(source, targets, **options).logits)  # (T, B, V)
         y, valid, _ = self._tokens("targets", targets, self.target_tokens, options.get("target_lengths"))
         each = cross_entropy(logits.movedim(-1, 1), y, reduction="none").masked_fill(~valid, 0)
@@ -200,21 +199,22 @@ class Seq2Seq(nn.Module):
 
         Tokens are (T, B, k), (B, k, T) if ``batch_first``; see `search.beam`.
         """
-        _door.positive("Seq2Seq", "width", width)
+        validation.positive("Seq2Seq", "width", width)
         if not isinstance(length_penalty, int | float) or not 0 <= length_penalty < float("inf"):
             raise ValueError(f"Seq2Seq: length_penalty must be a number of at least 0, got {length_penalty!r}")
-        _door.positive("Seq2Seq", "max_length", max_length)
+        validation.positive("Seq2Seq", "max_length", max_length)
         known = self._encode(source, source_lengths)
         start, known = self._start(len(known.context)), known.repeat(width)
 
-        state, stepper = self._layout.fill(self._initial(known)), self._stepper(known)
-        found = search.beam(stepper, self._layout.take, state, start, self.end, width, max_length, length_penalty)
+        state, stepper = self._first_state(known), self._stepper(known)
+        select = self.decoder.state_spec.select
+        found = search.beam(stepper, select, state, start, self.end, width, max_length, length_penalty)
         return found if self.batch_first else found._replace(tokens=found.tokens.movedim(-1, 0))
 
     def _follow(self, source: Tensor, lengths: Lengths, max_length: int, choose: search.Choose) -> Decoded:
-        _door.positive("Seq2Seq", "max_length", max_length)
+        validation.positive("Seq2Seq", "max_length", max_length)
         known = self._encode(source, lengths)
-        start, state = self._start(len(known.context)), self._layout.fill(self._initial(known))
+        start, state = self._start(len(known.context)), self._first_state(known)
         found = search.follow(self._stepper(known), state, start, self.end, max_length, choose)
         return found if self.batch_first else found._replace(tokens=found.tokens.T)
 
@@ -247,13 +247,14 @@ class Seq2Seq(nn.Module):
         mask = None if lengths is None else steps < lengths.unsqueeze(1)
         return _Source(C, self.attention.prepare(H.transpose(0, 1), mask))
 
-    def _initial(self, known: _Source) -> Tensor:
-        return torch.tanh(self.initial(known.context))  # [SEQ2SEQ 4 s_0]
+    def _first_state(self, known: _Source) -> State:
+        spec = self.decoder.state_spec
+        return spec.whole(spec.unflatten(torch.tanh(self.initial(known.context))))  # [SEQ2SEQ 4 s_0]
 
     def _step(self, known: _Source, heard: Tensor, state: State) -> tuple[Tensor, State, Tensor | None]:
         C, alpha = known.context, None
         if self.attention is not None and known.memory is not None:
-            C, alpha = self.attention.attend(self._layout.query(state), known.memory)  # [SEQ2SEQ 4 C_t]
+            C, alpha = self.attention.attend(query(self.decoder, state), known.memory)  # [SEQ2SEQ 4 C_t]
         y, state = self.decoder.step(torch.cat([heard, C], -1), state)  # [SEQ2SEQ 4 s_t]
         return self.output(torch.cat([y, C], -1)), state, alpha  # [SEQ2SEQ 4 z_t]
 
@@ -261,7 +262,7 @@ class Seq2Seq(nn.Module):
         self, known: _Source, forced: Tensor, tau: Tensor | None, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor | None]:
         """Logits (T, B, V) and weights (T, B, S); forced (T, B, E) is what the teacher says."""
-        state, heard, logits, weights = self._layout.fill(self._initial(known)), forced[0], [], []
+        state, heard, logits, weights = self._first_state(known), forced[0], [], []
         for t in range(len(forced)):
             z, state, alpha = self._step(known, heard, state)
             logits.append(z)
@@ -275,7 +276,7 @@ class Seq2Seq(nn.Module):
     def _all_at_once(self, known: _Source, forced: Tensor) -> Tensor:
         """`_one_by_one` where no step depends on what was written or looked at before."""
         C = known.context.expand(len(forced), -1, -1)
-        y, _ = self.decoder(self._leave(torch.cat([forced, C], -1)), self._layout.fill(self._initial(known)))
+        y, _ = self.decoder(self._leave(torch.cat([forced, C], -1)), self._first_state(known))
         return self.output(torch.cat([self._leave(y), C], -1))
 
     def _own(self, z: Tensor, generator: torch.Generator | None) -> Tensor:

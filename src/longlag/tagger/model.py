@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from longlag.layers import _door
+from longlag.layers import validation
 from longlag.structured import CRF
 from longlag.tagger import folder as folders
 from longlag.tagger.batches import Batch, Corpus, buckets
@@ -64,10 +64,10 @@ class Tagger(nn.Module):
         vectors: Tensor | None = None,
     ) -> None:
         super().__init__()
-        _door.positive("Tagger", "hidden", hidden)
-        _door.positive("Tagger", "layers", layers)
-        _door.one_of("Tagger", "head", head, HEADS)
-        _door.probability("Tagger", "dropout", dropout)
+        validation.positive("Tagger", "hidden", hidden)
+        validation.positive("Tagger", "layers", layers)
+        validation.one_of("Tagger", "head", head, HEADS)
+        validation.probability("Tagger", "dropout", dropout)
         self.vocabulary, self.head = vocabulary, head
         self.shape = {"hidden": hidden, "layers": layers, "head": head, "dropout": dropout}
         self.network = Network(vocabulary, hidden, layers, dropout, vectors)

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import distributed
 
-from longlag.layers import _door
+from longlag.layers import validation
 from longlag.tagger import folder as folders
 from longlag.tagger.batches import Corpus
 from longlag.tagger.columns import DataError, parse
@@ -57,10 +57,10 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "hidden", "layers", "patience", *(["batch"] if self.batch is not None else [])):
-            _door.positive("tagger", name, getattr(self, name))
-        _door.positive("tagger", "seed", self.seed, least=0)
-        _door.probability("tagger", "dropout", self.dropout)
-        _door.one_of("tagger", "head", self.head, HEADS)
+            validation.positive("tagger", name, getattr(self, name))
+        validation.positive("tagger", "seed", self.seed, least=0)
+        validation.probability("tagger", "dropout", self.dropout)
+        validation.one_of("tagger", "head", self.head, HEADS)
         parse(self.columns)
         if not 0 < self.rate < 1:
             raise ValueError(f"tagger: rate must be a number between 0 and 1, got {self.rate!r}")

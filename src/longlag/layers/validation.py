@@ -1,13 +1,17 @@
-"""The one place where a layer's input is checked and brought into (T, B, …) order."""
+"""Validation: the one place where arguments are checked and a layer's input is brought into (T, B, …) order."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+
+
+class ShapeError(ValueError, RuntimeError):
+    """A tensor of the wrong shape. torch raises RuntimeError for these, so code that catches that one still works."""
 
 
 def positive(owner: str, argument: str, value: Any, *, least: int = 1) -> int:
@@ -34,7 +38,7 @@ def one_of(owner: str, argument: str, value: Any, choices: Sequence[Any]) -> Any
 
 @dataclass(slots=True)
 class Sequences:
-    """A checked input: x (T, B, I), lengths (B,) or None, reset (T, B) or None, and how it was laid out."""
+    """A validated input: x (T, B, I), lengths (B,) or None, reset (T, B) or None, and its original layout."""
 
     x: Tensor
     lengths: Tensor | None
@@ -50,14 +54,24 @@ class Sequences:
     def batch(self) -> int:
         return self.x.shape[1]
 
-    def leave(self, y: Tensor) -> Tensor:
-        """(T, B, …) back into the caller's layout."""
+    def restore(self, y: Tensor) -> Tensor:
+        """(T, B, …) back in the caller's layout."""
         if not self.batched:
             return y.squeeze(1)
         return y.transpose(0, 1) if self.batch_first else y
 
 
-def like(owner: str, argument: str, value: Any, weight: Tensor) -> Tensor:
+class Placed(Protocol):
+    """Anything with a dtype and a device: a tensor, or a layer."""
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+
+def like(owner: str, argument: str, value: Any, weight: Placed) -> Tensor:
     """``value`` if it is a tensor of the weights' dtype and device."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{owner}: {argument} must be a tensor, got {type(value).__name__}")
@@ -68,52 +82,54 @@ def like(owner: str, argument: str, value: Any, weight: Tensor) -> Tensor:
     return value
 
 
-def autocast(value: Any, weight: Tensor) -> Any:
+def autocast(value: Any, weight: Placed) -> Any:
     """Under autocast an input may have any precision; layers compute in that of their weights."""
     if not isinstance(value, Tensor) or not torch.amp.is_autocast_available(device := value.device.type):
         return value
     return value.to(weight.dtype) if value.is_floating_point() and torch.is_autocast_enabled(device) else value
 
 
-def enter(layer: Any, x: Any, lengths: Any, reset: Any) -> Sequences:
-    """Check a layer's input (T, B, I), (B, T, I) if ``batch_first``, or (T, I) unbatched."""
-    owner, weight, batch_first = layer._name, layer._weight, layer.batch_first
+def sequences(layer: Any, x: Any, lengths: Any, reset: Any) -> Sequences:
+    """Validate a layer's input (T, B, I), (B, T, I) if ``batch_first``, or (T, I) unbatched."""
+    owner, batch_first = layer.class_name, layer.batch_first
+    weight = layer.any_weight
     if not isinstance(x, Tensor) or x.dtype is not weight.dtype or x.device != weight.device:
-        x = like(owner, "input", autocast(x, weight), weight)  # says what is wrong
+        x = like(owner, "input", autocast(x, weight), weight)  # raises the error that names the difference
     shape = x.shape
     batched = len(shape) == 3
     if not batched and len(shape) != 2:
-        raise ValueError(f"{owner}: input must have 2 or 3 dimensions, got shape {tuple(shape)}")
+        raise ShapeError(f"{owner}: input must have 2 or 3 dimensions, got shape {tuple(shape)}")
     if shape[-1] != layer.input_size:
-        raise ValueError(f"{owner}: input must have {layer.input_size} features, got shape {tuple(shape)}")
+        raise ShapeError(f"{owner}: input must have {layer.input_size} features, got shape {tuple(shape)}")
     if not batched:
         x = x.unsqueeze(1)
     elif batch_first:
         x = x.transpose(0, 1)
     T, B, _ = x.shape
     if T == 0:
-        raise ValueError(f"{owner}: input must have at least one step, got shape {tuple(shape)}")
+        raise ShapeError(f"{owner}: input must have at least one step, got shape {tuple(shape)}")
     if lengths is not None:
         if not batched:
-            raise ValueError(f"{owner}: lengths needs a batched input, got one sequence")
-        lengths = _lengths(owner, lengths, T, B, x.device)
+            raise ShapeError(f"{owner}: lengths needs a batched input, got one sequence")
+        lengths = check_lengths(owner, lengths, T, B, x.device)
         beyond = torch.arange(T, device=x.device)[:, None] >= lengths
-        x = x.masked_fill(beyond.unsqueeze(-1), 0)  # what stands in the padding (NaN, say) reaches no gradient
+        x = x.masked_fill(beyond.unsqueeze(-1), 0)  # padding may hold NaN, which must reach no gradient
     if reset is not None:
         reset = _reset(owner, reset, T, B, batched, batch_first, x.device)
     return Sequences(x, lengths, reset, batched, batch_first)
 
 
-def _lengths(owner: str, lengths: Any, T: int, B: int, device: torch.device) -> Tensor:
+def check_lengths(owner: str, lengths: Any, T: int, B: int, device: torch.device) -> Tensor:
+    """``lengths`` (B,) as a tensor, each in 1..T."""
     if not isinstance(lengths, Tensor):
         lengths = torch.as_tensor(lengths, device=device)
     if lengths.shape != (B,) or lengths.is_floating_point() or lengths.dtype == torch.bool:
-        raise ValueError(
+        raise ShapeError(
             f"{owner}: lengths must be ints of shape ({B},), got {lengths.dtype} of shape {tuple(lengths.shape)}"
         )
     if lengths.device != device:
         raise ValueError(f"{owner}: lengths must be on {device} like the input, got {lengths.device}")
-    # On another device the values are not read (that would wait for it): there 0 gives no step, more than T gives T.
+    # On another device the values are not read, which would synchronise: 0 gives no step there, more than T gives T.
     if lengths.device.type == "cpu" and B and not torch.compiler.is_compiling():
         low, high = int(lengths.min()), int(lengths.max())
         if low < 1 or high > T:
@@ -126,7 +142,7 @@ def _reset(owner: str, reset: Any, T: int, B: int, batched: bool, batch_first: b
     shape = ((B, T) if batch_first else (T, B)) if batched else (T,)
     if not isinstance(reset, Tensor) or reset.dtype != torch.bool or reset.shape != shape:
         got = f"{reset.dtype} of shape {tuple(reset.shape)}" if isinstance(reset, Tensor) else repr(reset)
-        raise ValueError(f"{owner}: reset must be a bool tensor of shape {shape}, got {got}")
+        raise ShapeError(f"{owner}: reset must be a bool tensor of shape {shape}, got {got}")
     if reset.device != device:
         raise ValueError(f"{owner}: reset must be on {device} like the input, got {reset.device}")
     if not batched:
@@ -134,10 +150,10 @@ def _reset(owner: str, reset: Any, T: int, B: int, batched: bool, batch_first: b
     return reset.transpose(0, 1) if batch_first else reset
 
 
-def enter_state(
-    owner: str, state: Any, names: Sequence[str], shapes: Sequence[tuple[int, ...]], weight: Tensor
+def state_parts(
+    owner: str, state: Any, names: Sequence[str], shapes: Sequence[tuple[int, ...]], weight: Placed
 ) -> tuple[Tensor, ...]:
-    """Check a state: a tensor if it has one part, else a tuple of them."""
+    """Validate a state: a tensor if it has one part, else a tuple of tensors. Returns the parts."""
     parts = (state,) if isinstance(state, Tensor) else state
     if not isinstance(parts, tuple | list) or len(parts) != len(names):
         got = f"{len(parts)} parts" if isinstance(parts, tuple | list) else type(state).__name__
@@ -146,12 +162,12 @@ def enter_state(
     parts = tuple(like(owner, f"state {name}", autocast(part, weight), weight) for name, part in zip(names, parts))
     for name, part, shape in zip(names, parts, shapes):
         if part.shape != shape:
-            raise ValueError(f"{owner}: state {name} must have shape {shape}, got {tuple(part.shape)}")
+            raise ShapeError(f"{owner}: state {name} must have shape {shape}, got {tuple(part.shape)}")
     return parts
 
 
 def check_finite(owner: str, state_dict: dict[str, Any], prefix: str = "") -> None:
-    """Refuse weights that are not numbers."""
+    """Refuse NaN and infinity in weights."""
     for name, value in state_dict.items():
         if (
             name.startswith(prefix)

@@ -1,26 +1,33 @@
-"""Groups of units whose past lives in each unit alone. Everything else they read is of the present step.
+"""A layer's step as groups of units whose past lives in each unit alone. All else that a unit reads is of the present.
 
-H units, G gates. Groups know where their weights are and how to hand back gradients by the layer's own names.
+H units, G gates. Groups know where their weights are and return gradients by the layer's own names. Exact real-time
+gradients of such a graph cost O(w) a step.
 """
 
 from __future__ import annotations
 
 import abc
-import functools
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from longlag import cells
 from longlag.cells import Cell
-from longlag.layers import LSTM97, Recurrent
-from longlag.learn._state import Parts
+from longlag.layers.state import Parts
 
-INPUT, FED_BACK = "x", "y"  # what a group may read besides other groups
+if TYPE_CHECKING:
+    from longlag.layers.recurrent import Recurrent
+
+INPUT, FED_BACK = "x", "y"  # sources of a group besides the outputs of other groups
+Results = dict[str, dict[str, Tensor]]  # group -> its gates' net inputs, its output and its states, by name
 
 
-class Group(abc.ABC):
+class NotLocal(ValueError):
+    """A layer is not a graph of units with local feedback; the message is the reason."""
+
+
+class UnitGroup(abc.ABC):
     """Units of one kind: their cell, what they read, and where their weights are.
 
     Args:
@@ -29,7 +36,7 @@ class Group(abc.ABC):
         paths: the layer's attributes that hold the weights.
 
     Attributes:
-        loop: what of its own past a unit reads: ``y`` and states.
+        loop: the parts of its own past that a unit reads: ``y`` and states.
         traced: the gates from the first to the last that can influence the loop; ``traced_rows`` among all.
         biased: whether net inputs have a bias.
     """
@@ -54,30 +61,78 @@ class Group(abc.ABC):
         return (net,) if len(self.cell.gates) == 1 else net.split(self.units, -1)
 
     @abc.abstractmethod
-    def effective(self, dW: Tensor, db: Tensor | None, dparams: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Gradients by path."""
+    def gradients(self, dW: Tensor, db: Tensor | None, dparams: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Gradients by path, from those of `weights` (with G·H rows)."""
 
 
-class Level(Group):
+class UnitGraph(abc.ABC):
+    """Groups in the order in which a step computes them; ``outputs`` names those that make the layer's output."""
+
+    def __init__(self, groups: Sequence[UnitGroup], outputs: Sequence[str]) -> None:
+        self.groups, self.outputs = tuple(groups), tuple(outputs)
+        self.spans = {group.name: self._spans(group) for group in groups}
+
+    def _spans(self, group: UnitGroup) -> dict[str, slice]:
+        """Where the output of each group that this one reads stands in its source."""
+        units, spans, start = {other.name: other.units for other in self.groups}, {}, 0
+        rest = group.width - sum(units.get(name, 0) for name in group.reads)  # x, or x and y
+        for name in group.reads:
+            if name in units:
+                spans[name] = slice(start, start + units[name])
+            start += units.get(name, rest)
+        return spans
+
+    @abc.abstractmethod
+    def split(self, parts: Parts) -> tuple[dict[str, Parts], Tensor | None]:
+        """The past that each group's loop reads, and what is fed back through a matrix, from the layer's state."""
+
+    @abc.abstractmethod
+    def join(self, results: Results) -> Parts:
+        """The layer's state after a step."""
+
+    def below(self, name: str) -> set[str]:
+        """The groups whose outputs reach this one within a step."""
+        reads = {group.name: group.reads for group in self.groups}
+        direct = {other for other in reads[name] if other in reads}
+        return direct.union(*(self.below(other) for other in direct))
+
+
+class LocalLevel(UnitGroup):
     """Level k of a `Recurrent` layer with a local cell."""
 
     def __init__(self, layer: Recurrent, k: int, name: str, reads: tuple[str, ...], prefix: str = "") -> None:
         self.layer, self.prefix, self.suffix = layer, prefix, f"_l{k}"
         names = ["weight_ih", *(["bias_ih"] if layer.bias else []), *layer.cell.params]
         paths = [prefix + name + self.suffix for name in names]
-        super().__init__(name, layer.cell, layer.hidden_size, reads, layer._input_sizes()[k], paths)
+        super().__init__(name, layer.cell, layer.hidden_size, reads, layer.input_sizes()[k], paths)
 
     def weights(self) -> tuple[Tensor, Tensor | None, Parts]:
         W, *rest = (getattr(self.layer, path[len(self.prefix) :]) for path in self.paths)
         return (W, rest[0], tuple(rest[1:])) if self.layer.bias else (W, None, tuple(rest))
 
-    def effective(self, dW: Tensor, db: Tensor | None, dparams: dict[str, Tensor]) -> dict[str, Tensor]:
+    def gradients(self, dW: Tensor, db: Tensor | None, dparams: dict[str, Tensor]) -> dict[str, Tensor]:
         grads = {"weight_ih": dW, **dparams} | ({} if db is None else {"bias_ih": db})
         return {self.prefix + name + self.suffix: gradient for name, gradient in grads.items()}
 
 
-class CutLevel(Group):
-    """The one level of a dense `Recurrent` layer, y(t−1) being an input like x where U reads it: source [x; y]."""
+class LocalLevels(UnitGraph):
+    """A `Recurrent` layer with a local cell: a chain."""
+
+    def __init__(self, layer: Recurrent) -> None:
+        self.fed_back = layer.cell.fed_back
+        names = [f"layer {k}" for k in range(layer.num_layers)]
+        groups = [LocalLevel(layer, k, name, (names[k - 1] if k else INPUT,)) for k, name in enumerate(names)]
+        super().__init__(groups, names[-1:])
+
+    def split(self, parts: Parts) -> tuple[dict[str, Parts], Tensor | None]:
+        return {group.name: tuple(part[k] for part in parts) for k, group in enumerate(self.groups)}, None
+
+    def join(self, results: Results) -> Parts:
+        return tuple(torch.stack([r[part] for r in results.values()]) for part in self.fed_back)
+
+
+class CutLevel(UnitGroup):
+    """The one level of a dense `Recurrent` layer; y(t−1) is an input like x where U reads it: source [x; y]."""
 
     def __init__(self, layer: Recurrent) -> None:
         self.layer = layer
@@ -95,7 +150,7 @@ class CutLevel(Group):
             b = self._for_all(b_ih, x_gates) + self._for_all(b_hh, y_gates)
         return torch.cat([self._for_all(W, x_gates), self._for_all(U, y_gates)], 1), b, tuple(rest)
 
-    def effective(self, dW: Tensor, db: Tensor | None, dparams: dict[str, Tensor]) -> dict[str, Tensor]:
+    def gradients(self, dW: Tensor, db: Tensor | None, dparams: dict[str, Tensor]) -> dict[str, Tensor]:
         x_gates, y_gates, I = self.cell.input_gates, self.cell.recurrent_gates, self.layer.input_size
         grads = {"weight_ih": self._only(dW[:, :I], x_gates), "weight_hh": self._only(dW[:, I:], y_gates), **dparams}
         if db is not None:
@@ -118,66 +173,16 @@ class CutLevel(Group):
         return torch.cat([rows[gate] for gate in gates])
 
 
-class Units97(Group):
-    """Conventional units of an `LSTM97`: its hidden (``"hid"``) or its output units (``"out"``)."""
+class CutRecurrent(UnitGraph):
+    """A dense `Recurrent` layer of one level without the influence that passes through U. [LSTM-FG 1.3]"""
 
-    def __init__(self, layer: LSTM97, section: str, reads: tuple[str, ...]) -> None:
-        self.layer, self.section = layer, section
-        names = [f"weight_{section}", f"bias_{section}"]
-        units, width = getattr(layer, names[0]).shape
-        linear = section == "out" and layer.output == "linear"
-        paths = [name for name in names if hasattr(layer, name)]
-        super().__init__(section, _linear_unit() if linear else cells.rnn97, units, reads, width, paths)
+    def __init__(self, layer: Recurrent) -> None:
+        self.fed_back = layer.cell.fed_back
+        super().__init__([CutLevel(layer)], ["units"])
 
-    def weights(self) -> tuple[Tensor, Tensor | None, Parts]:
-        values = [getattr(self.layer, path) for path in self.paths]
-        return values[0], values[1] if len(values) > 1 else None, ()
+    def split(self, parts: Parts) -> tuple[dict[str, Parts], Tensor | None]:
+        past = {name: part[0] for name, part in zip(self.fed_back, parts)}
+        return {"units": tuple(past[part] for part in self.groups[0].loop)}, past["y"]
 
-    def effective(self, dW: Tensor, db: Tensor | None, dparams: dict[str, Tensor]) -> dict[str, Tensor]:
-        return dict(zip(self.paths, (dW, db) if db is not None else (dW,)))
-
-
-class Cells97(Group):
-    """The memory cells of an `LSTM97`; each has its block's gates, whose gradients are summed over the block."""
-
-    def __init__(self, layer: LSTM97, reads: tuple[str, ...]) -> None:
-        self.layer = layer
-        self.sections = ("ig", "cell", "og") if layer.output_gates else ("ig", "cell")  # gates i, a, o
-        self.rows = [layer.sections[section] for section in self.sections]
-        names = [f"{kind}_{section}" for kind in ("weight", "bias") for section in self.sections]
-        paths = [name for name in names if hasattr(layer, name)]
-        cell = cells.memory_cell(layer.g, layer.h, layer.output_gates)
-        super().__init__("cell", cell, layer.cells, reads, layer.get_parameter("weight_ig").shape[1], paths)
-
-    def weights(self) -> tuple[Tensor, Tensor | None, Parts]:
-        weights = [getattr(self.layer, f"weight_{section}") for section in self.sections]
-        if not self.biased:
-            return torch.cat(weights), None, ()
-        found = [getattr(self.layer, f"bias_{section}", None) for section in self.sections]
-        biases = [w.new_zeros(len(w)) if b is None else b for w, b in zip(weights, found)]
-        return torch.cat(weights), torch.cat(biases), ()
-
-    def gates(self, net: Tensor) -> tuple[Tensor, ...]:
-        """A block's gates serve each of its cells."""
-        parts = net.split(self.rows, -1)
-        if (size := self.layer.block_size) == 1:
-            return parts
-        return tuple(p if k == "cell" else p.repeat_interleave(size, -1) for k, p in zip(self.sections, parts))
-
-    def effective(self, dW: Tensor, db: Tensor | None, dparams: dict[str, Tensor]) -> dict[str, Tensor]:
-        grads = {}
-        for kind, gradient in (("weight", dW), ("bias", db)):
-            for section, rows in zip(self.sections, gradient.split(self.units) if gradient is not None else ()):
-                shared = rows if section == "cell" else rows.unflatten(0, (-1, self.layer.block_size)).sum(1)
-                grads[f"{kind}_{section}"] = shared
-        return {path: grads[path] for path in self.paths}
-
-
-@functools.cache
-def _linear_unit() -> Cell:
-    @cells.cell(gates="a", dense=False)
-    def linear_unit(a):
-        """y(t) = a"""
-        return a
-
-    return linear_unit
+    def join(self, results: Results) -> Parts:
+        return tuple(torch.stack([results["units"][part]]) for part in self.fed_back)

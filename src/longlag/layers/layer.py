@@ -1,0 +1,200 @@
+"""`Layer`: the base class of all layers, and what other rooms may ask of one."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from longlag.layers.linear import AutogradStep, LinearStep, influential
+from longlag.layers.state import State, StateSpec
+from longlag.layers.units import NotLocal, UnitGraph
+from longlag.layers.validation import ShapeError, autocast, check_finite, like, state_parts
+
+if TYPE_CHECKING:
+    from longlag.cells import Cell
+
+
+class Layer(nn.Module, abc.ABC):
+    """Base of all layers: ``layer(x, state=None, *, lengths=None, reset=None) -> (output, state)``.
+
+    Rules, flow analysis and encoder-decoders use a layer through these methods alone, so a new subclass works with
+    all of them: `state_spec` and `initial_state`, `step`, `linearise`, `local_units`. `StepLayer` is the shortest way
+    to write one.
+
+    Attributes:
+        input_size: features of the input.
+        batch_first: whether inputs and outputs are (B, T, …).
+        bidirectional: whether half of the layer reads the future, so that it cannot step.
+        recurrent_dropout: probability that a fed-back value is dropped while training.
+        engine: ``"auto"`` or the name of an engine.
+        cell: the cell of a layer made of one cell, else None.
+        teacher_size: features of what a teacher may feed back in place of the output; None if nothing can be.
+        draws: whether a step draws random numbers.
+        has_partials: whether `linearise` has derivatives of its own; otherwise autograd gives them.
+
+    >>> import torch, longlag as ll
+    >>> class Counter(ll.layers.StepLayer):
+    ...     '''s(t) = s(t−1) + w x(t)'''
+    ...     def __init__(self):
+    ...         super().__init__(input_size=1)
+    ...         self.weight = torch.nn.Parameter(torch.ones(1))
+    ...     state_sizes = {"s": 1}
+    ...     def advance(self, x, state):
+    ...         s = state[0] + self.weight * x
+    ...         return s, (s,)
+    >>> y, s = Counter()(torch.ones(5, 2, 1), lengths=torch.tensor([5, 3]))
+    >>> s.flatten()
+    tensor([5., 3.], grad_fn=<ViewBackward0>)
+    """
+
+    input_size: int
+    batch_first: bool = False
+    bidirectional: bool = False
+    recurrent_dropout: float = 0.0
+    engine: str = "reference"
+    cell: Cell | None = None
+    teacher_size: int | None = None
+    draws: bool = False
+    has_partials: bool = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.class_name = type(self).__name__  # for messages; torch's parametrize changes the class later
+        self.register_load_state_dict_pre_hook(_refuse_non_finite)
+
+    # ------------------------------------------------------------------------------------------------------ state
+    @property
+    @abc.abstractmethod
+    def state_spec(self) -> StateSpec:
+        """The parts of the state, their shapes, and the axis that counts sequences."""
+
+    def initial_state(self, batch: int) -> State:
+        """The state before the first step: zeros, unless a layer says otherwise."""
+        return self.state_spec.whole(self.state_spec.zeros(batch, self.any_weight))
+
+    def validate_state(self, state: State | None, batch: int) -> tuple[Tensor, ...]:
+        """The parts of a state for a batch; None is the initial state."""
+        spec = self.state_spec
+        if state is None:
+            return spec.parts(self.initial_state(batch))
+        return state_parts(self.class_name, state, spec.names, spec.batched(batch), self.any_weight)
+
+    @property
+    def any_weight(self) -> Tensor:
+        """One of the weights: inputs must have its dtype and device."""
+        return next(self.parameters())
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the weights."""
+        return self.any_weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        return self.any_weight.device
+
+    # ------------------------------------------------------------------------------------------------------- step
+    def step(self, x_t: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """One step: x_t (B, I) or (I,); the state comes back to be handed in again."""
+        if self.bidirectional:
+            raise ValueError(f"{self.class_name}: step needs bidirectional=False: the other direction reads the future")
+        if self.training and self.recurrent_dropout:
+            raise ValueError(
+                f"{self.class_name}: step needs recurrent_dropout=0 or eval(): a mask lasts a whole sequence"
+            )
+        like(self.class_name, "input", autocast(x_t, self.any_weight), self.any_weight)
+        if x_t.dim() not in (1, 2):
+            raise ShapeError(f"{self.class_name}: input of step must be (B, I) or (I,), got shape {tuple(x_t.shape)}")
+        time = 1 if self.batch_first and x_t.dim() == 2 else 0
+        y, new = self(x_t.unsqueeze(time), state)
+        return y.squeeze(time), new
+
+    def taught_step(self, x_t: Tensor, state: State | None, teacher: Tensor | None) -> tuple[Tensor, State]:
+        """One step of a batch; what a ``teacher`` says, (B, teacher_size), is fed back in place of the output."""
+        time = 1 if self.batch_first else 0
+        given = {} if teacher is None else {"targets": teacher.unsqueeze(time)}
+        y, new = self(x_t.unsqueeze(time), state, **given)
+        return y.squeeze(time), new
+
+    # ------------------------------------------------------------------------------------------------- derivatives
+    def linearise(self, x_t: Tensor, state: State | None = None, *, teacher: Tensor | None = None) -> LinearStep:
+        """One step of a batch together with its derivatives, at x_t (B, I) and a state. Dropout is off.
+
+        >>> import torch, longlag as ll
+        >>> layer = ll.LSTM(3, 5)
+        >>> step = layer.linearise(torch.randn(2, 3))
+        >>> step.y.shape, step.jacobian().shape  # the state has 10 numbers
+        (torch.Size([2, 5]), torch.Size([2, 10, 10]))
+        """
+        return AutogradStep(self.for_analysis(), x_t, self.validate_state(state, len(x_t)), teacher)
+
+    def state_parameters(self) -> list[str]:
+        """Paths of the parameters on which the new state depends."""
+        return influential(self.for_analysis())
+
+    def local_units(self, *, cut: bool = False) -> UnitGraph:
+        """The step as groups of units whose past lives in each unit alone; exact gradients then cost O(w) a step.
+
+        Args:
+            cut: treat what matrices feed back as a constant, as the truncated gradient of 1997 does.
+
+        Raises:
+            NotLocal: with the reason why the layer is no such graph.
+        """
+        raise NotLocal("has no cuts of 1997" if cut else "has no local feedback")
+
+    def gain_bound(self) -> tuple[float, str] | None:
+        """A bound on ‖∂state(t+1)/∂state(t)‖₂ for every input and its formula; None where the weights give none."""
+        return None
+
+    def for_analysis(self) -> Self:
+        """A view of this layer that shares its weights: dropout off, engine ``"reference"``."""
+        return _view(self)
+
+    # ------------------------------------------------------------------------------------------------------ loading
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """As in torch, but a call that fails changes nothing."""
+        own = self.state_dict()
+        wrong = [
+            f"{name} must have shape {tuple(own[name].shape)}, got {tuple(value.shape)}"
+            for name, value in state_dict.items()
+            if name in own and isinstance(value, torch.Tensor) and value.shape != own[name].shape
+        ]
+        wrong += [
+            f"{name} must be a tensor of real numbers, got {getattr(value, 'dtype', type(value).__name__)}"
+            for name, value in state_dict.items()
+            if name in own and (not isinstance(value, torch.Tensor) or value.is_complex())
+        ]
+        if strict:
+            wrong += [f"{name} is missing" for name in own if name not in state_dict]
+            wrong += [f"{name} is not a parameter of this layer" for name in state_dict if name not in own]
+        if wrong:
+            raise ShapeError(f"{self.class_name}: cannot load state_dict: {'; '.join(wrong)}")
+        return super().load_state_dict(state_dict, strict, assign)
+
+
+def check_layer(owner: str, argument: str, value: Any, or_else: str = "") -> Layer:
+    """``value`` if it is a layer; ``or_else`` names what the caller would take, too."""
+    if not isinstance(value, Layer):
+        raise TypeError(f"{owner}: {argument} must be a longlag layer{or_else}, got {type(value).__name__}")
+    return value
+
+
+def _view(module: Any) -> Any:
+    """A shallow copy of a module and its submodules: the same parameters, other settings."""
+    view = module.__class__.__new__(module.__class__)
+    view.__dict__.update(module.__dict__)
+    view._modules = {name: child if child is None else _view(child) for name, child in module._modules.items()}
+    view.training = False
+    if isinstance(module, Layer):
+        view.engine = "reference"
+    return view
+
+
+def _refuse_non_finite(module: Layer, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+    check_finite(module.class_name, state_dict, prefix)
