@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 import time
+from collections import Counter
 from html.parser import HTMLParser
 
 import pytest
@@ -16,8 +17,9 @@ from typer.testing import CliRunner
 import longlag as ll
 from longlag.cli import app
 from longlag.cli.tag import watching
-from longlag.tagger.errors import analyse
+from longlag.tagger.errors import Errors, analyse
 from longlag.tagger.loop import Loop
+from longlag.tagger.score import score
 from longlag.tagger.train import Settings, load, train_tagger
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -73,6 +75,38 @@ def test_evaluation_prints_what_the_library_finds(place):
     assert "most frequent mistakes" not in spans
 
 
+def test_a_tag_that_training_never_saw_is_an_error_of_the_tagger_not_of_the_file(place, tmp_path):
+    seen = [[("the", "DET"), ("cat", "NOUN")]]
+    new = write(tmp_path / "new.tsv", [*seen, [("the", "DET"), ("red", "ADJ")]])
+    done = run("eval", place / "model", new, "--report", tmp_path / "errors.html")
+    assert done.exit_code == 0, done.output
+    note = "1 of 4 words have tags that training never saw and count as errors: ADJ 1 (first in line 5)"
+    assert done.stderr == f"longlag: {new}: {note}\n"
+    assert done.stdout.startswith("accuracy      75.00 % of 4\n")
+    assert re.search(r"  ADJ +\w+ +1  red", done.stdout)
+    html = (tmp_path / "errors.html").read_text(encoding="utf-8")
+    assert "ADJ" in html
+    names = place / "names"
+    odd = write(tmp_path / "odd.tsv", [[("meet", "O"), ("Ann", "B-per"), ("in", "O"), ("Rome", "GPE")]])
+    done = run("eval", names / "model", odd)  # spans are still counted, though GPE is no tag of BIO
+    assert "spans         precision 50.00  recall 50.00  F1 50.00  (2 spans)" in done.stdout
+    assert "GPE 1 (first in line 4)" in done.stderr
+
+
+def test_evaluation_reads_the_columns_that_training_read(tmp_path):
+    data = tmp_path / "x.tsv"
+    data.write_text("".join("".join(f"{t}\t{w}\t_\n" for w, t in s) + "\n" for s in speech(40)))
+    small = ["--epochs", "2", "--hidden", "6", "--columns", "2,1"]
+    done = run("train", data, "--dev", data, "--out", tmp_path / "m", *small)
+    assert done.exit_code == 0, done.output
+    assert set(ll.Tagger.load(tmp_path / "m").vocabulary.tags) == {"DET", "NOUN", "VERB"}
+    done = run("eval", tmp_path / "m", data)
+    assert (done.exit_code, done.stderr) == (0, "")
+    other = write(tmp_path / "two.tsv", speech(9))
+    assert run("eval", tmp_path / "m", other, "--columns", "1,2").exit_code == 0
+    assert "no tag is known from training" in run("eval", tmp_path / "m", other).stderr
+
+
 class Page(HTMLParser):
     """The texts of a page's table cells, and the addresses it needs."""
 
@@ -109,6 +143,24 @@ def test_the_report_is_one_page(place, tmp_path):
     assert page.cells[k : k + 3] == [right, guess, str(n)]
     example = found.examples[right, guess][0]
     assert page.cells[k + 3].startswith(f"{example.before} {example.word} {example.after}".rstrip())
+
+
+def test_the_report_shows_every_confusion_and_fits_a_phone(tmp_path):
+    """No table grows with the number of tags: every guess, O among them, is on the page without scrolling sideways."""
+    tags = ["O", *(f"{letter}-kind{k}" for k in range(12) for letter in "BI")]
+    confusion = Counter({(right, guess): 1 + i + j for i, right in enumerate(tags) for j, guess in enumerate(tags)})
+    found = Errors(score([tags], [tags]), (1, 1), (0, 0), confusion, {pair: [] for pair in confusion}, Counter())
+    html = found.html("x")
+    rows = [row.split("<t")[1:] for row in re.findall(r"<tr>(.*?)</tr>", html)]
+    assert max(map(len, rows)) <= 6
+    assert "overflow-x" not in html
+    table = html[html.index("<h2>Guesses by right tag</h2>") :]
+    for right in tags:
+        row = re.search(rf"<tr><td>{right}<td>(.*?)</tr>", table)[1]
+        guesses = dict(re.findall(r"<span class=pair>(\S+) ([\d,]+)</span>", row))
+        assert guesses == {guess: str(confusion[right, guess]) for guess in tags if guess != right}
+        words = sum(confusion[right, guess] for guess in tags)
+        assert row.startswith(f"{words:,}<td>{confusion[right, right]}<td class=text>")
 
 
 def test_prediction_serves_a_pipe_at_once(place):
@@ -211,7 +263,9 @@ def test_bad_text_ends_prediction_where_it_is(place, tmp_path):
     ("arguments", "complaint"),
     [
         (["eval", "{place}/model", "{tmp}/new.tsv"],
-         "tagger: {tmp}/new.tsv:2: tag 'ADJ' was never seen in training; known: DET, NOUN, VERB"),
+         "tagger: {tmp}/new.tsv: no tag is known from training (DET, NOUN, VERB), got ADJ, ART"),
+        (["eval", "{place}/model", "{place}/test.tsv", "--columns", "2"],
+         "tagger: columns must be two numbers from 1, of word and tag, such as 2,4; got '2'"),
         (["eval", "{place}/model", "{place}/test.tsv", "--report", "errors.txt"],
          "tagger: report must end in .html, got errors.txt"),
         (["eval", "{place}", "{place}/test.tsv"],
@@ -231,7 +285,7 @@ def test_bad_text_ends_prediction_where_it_is(place, tmp_path):
     ],
 )  # fmt: skip
 def test_bad_calls_are_one_line(place, tmp_path, arguments, complaint):
-    write(tmp_path / "new.tsv", [[("the", "DET"), ("red", "ADJ")]])
+    write(tmp_path / "new.tsv", [[("the", "ART"), ("red", "ADJ")]])
     before = content(place)
     done = run(*(a.format(place=place, tmp=tmp_path) for a in arguments))
     assert done.exit_code == 2

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longlag.tagger.batches import Corpus, buckets, shuffled
-from longlag.tagger.data import DataError, Sentence, chunks, read, sentences
+from longlag.tagger.data import DataError, Sentence, chunks, layout, read, sentences
 from longlag.tagger.tokens import tokenize
 from longlag.tagger.vectors import read_vectors
 from longlag.tagger.vocabulary import LONGEST, Vocabulary
 
-WANTED = [Sentence(["Ein", "Hund"], ["DET", "NOUN"], 1), Sentence(["lauf"], ["VERB"], 4)]
+WANTED = [Sentence(["Ein", "Hund"], ["DET", "NOUN"], (1, 2)), Sentence(["lauf"], ["VERB"], (4,))]
 
 
 def file(tmp_path, content):
@@ -39,6 +39,73 @@ def file(tmp_path, content):
 )
 def test_columns_of_any_kind(tmp_path, content):
     assert read(file(tmp_path, content)) == WANTED
+
+
+def conllu(*rows):
+    """Lines of ten columns: ID, FORM, _, UPOS, XPOS, then five more."""
+    return "".join(f"{k}\t{form}\t_\t{upos}\tXX\t_\t0\troot\t_\tSpaceAfter=No\n" for k, form, upos in rows)
+
+
+EIN_HUND = conllu((1, "Ein", "DET"), (2, "Hund", "NOUN")) + "\n" + conllu((1, "lauf", "VERB"))
+COMMENTED = (
+    "# newdoc\n# text = Ein Hund\n"
+    + conllu(("1-2", "EinHund", "_"), (1, "Ein", "DET"), (2, "Hund", "NOUN"), ("2.1", "hat", "VERB"))
+    + "\n# text = lauf\n"
+    + conllu((1, "lauf", "VERB"))
+)
+
+
+@pytest.mark.parametrize("content", [EIN_HUND, COMMENTED])
+def test_conllu_is_recognised(tmp_path, content):
+    """FORM and UPOS; comments, multiword tokens and empty nodes are no words."""
+    path = file(tmp_path, content)
+    assert [(s.words, s.tags) for s in read(path)] == [(s.words, s.tags) for s in WANTED]
+    assert layout(path).note == "CoNLL-U: words from column 2 (FORM), tags from column 4 (UPOS)"
+    with path.open("rb") as stream:
+        untagged = [s.words for some in sentences(stream, "x", tagged=False) for s in some]
+    assert untagged == [s.words for s in WANTED]
+    assert [s.tags for s in read(path, columns=(2, 5))] == [["XX", "XX"], ["XX"]]
+
+
+def test_lines_of_conllu_keep_their_numbers(tmp_path):
+    (first, second), path = read(file(tmp_path, COMMENTED)), tmp_path / "x.tsv"
+    lines = path.read_text().splitlines()
+    assert [lines[n - 1].split("\t")[1] for n in first.lines] == first.words
+    assert [lines[n - 1].split("\t")[1] for n in second.lines] == second.words
+
+
+def test_a_word_may_be_a_number_sign_or_a_number(tmp_path):
+    """Neither makes CoNLL-U of two columns, nor a comment of a word."""
+    assert read(file(tmp_path, "#\tSYM\n1\tNUM\n# x\tX\n"))[0].words == ["#", "1", "# x"]
+    wide = "1\ta\tb\tc\td\te\tf\tg\th\tNUM\nx\ta\tb\tc\td\te\tf\tg\th\tX\n"
+    with pytest.raises(DataError, match=re.escape("x.tsv:2: column 1 of CoNLL-U must be a number such as 1, got 'x'")):
+        read(file(tmp_path, wide))
+    assert read(tmp_path / "x.tsv", columns=(1, 10))[0] == Sentence(["1", "x"], ["NUM", "X"], (1, 2))
+
+
+@pytest.mark.parametrize("mark", ["-DOCSTART- -X- -X- O\n\n", "-DOCSTART- -X- -X- O\n", "-DOCSTART-\tO\n\n"])
+def test_a_document_mark_is_no_sentence(tmp_path, mark):
+    tab = "\t" if "\t" in mark else " "
+    fill = " x y " if tab == " " else tab
+    path = file(tmp_path, f"{mark}Ein{fill}DET\nHund{fill}NOUN\n\n{mark}lauf{fill}VERB\n")
+    assert [s.words for s in read(path)] == [["Ein", "Hund"], ["lauf"]]
+    with path.open("rb") as stream:
+        assert [s.words for some in sentences(stream, "x", tagged=False) for s in some] == [["Ein", "Hund"], ["lauf"]]
+
+
+def test_a_document_mark_ends_a_sentence(tmp_path):
+    assert [s.words for s in read(file(tmp_path, "a\tX\n-DOCSTART-\tO\nb\tX\n"))] == [["a"], ["b"]]
+
+
+def test_columns_can_be_chosen_and_are_told(tmp_path):
+    path = file(tmp_path, "a\tb\tc\td\n")
+    assert read(path)[0] == Sentence(["a"], ["d"], (1,))
+    assert layout(path).note == "4 columns: words from column 1, tags from column 4; --columns chooses others"
+    assert read(path, columns=(3, 2))[0] == Sentence(["c"], ["b"], (1,))
+    assert layout(path, columns=(3, 2)).note is None
+    assert layout(file(tmp_path, "a\tb\n")).note is None
+    with pytest.raises(DataError, match=re.escape("x.tsv:1: a line must have at least 5 columns, got 2")):
+        read(path, columns=(1, 5))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +152,7 @@ class Endless(io.RawIOBase):
 def test_streams_are_read_as_they_come_in_constant_memory():
     stream = Endless()
     first = next(sentences(stream, "-", tagged=False))
-    assert first == [Sentence(["word", "word"], [], 1)]
+    assert first == [Sentence(["word", "word"], [], (1, 2))]
     assert stream.given == 2
     tracemalloc.start()
     for _ in itertools.islice(sentences(stream, "-", tagged=False), 20_000):

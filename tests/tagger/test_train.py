@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -193,6 +194,27 @@ def test_training_stops_when_it_no_longer_helps(place, tmp_path):
     assert (notes["epoch"], notes["dev"]) == (best + 1, ear.epochs[best][2])
 
 
+def test_epochs_before_the_first_hit_do_not_count_as_no_progress(place, tmp_path, monkeypatch):
+    """F1 is 0 until the first span is found: then there is nothing yet that could get better."""
+    values = [0.0] * 6 + [0.1, 0.3, 0.2, 0.3]
+    found = iter(values)
+    monkeypatch.setattr("longlag.tagger.train.score", lambda gold, guessed: SimpleNamespace(value=next(found)))
+    ear = Ear()
+    again(place, tmp_path / "m", epochs=30, patience=2, watch=ear)
+    assert [value for _, _, value, _ in ear.epochs] == values
+    notes = folders.read_tensors(tmp_path / "m" / WEIGHTS)[1]
+    assert (notes["epoch"], notes["dev"]) == (8, 0.3)
+
+
+def test_a_training_that_finds_nothing_says_so(place, tmp_path, monkeypatch):
+    monkeypatch.setattr("longlag.tagger.train.score", lambda gold, guessed: SimpleNamespace(value=0.0))
+    ear = Ear()
+    again(place, tmp_path / "m", epochs=4, patience=2, watch=ear)
+    assert len(ear.epochs) == 4
+    assert ear.notes == ["no epoch got anything right on the dev data; train for more epochs, or check the two files"]
+    assert ll.Tagger.load(tmp_path / "m").predict([["the"]]) != [[]]
+
+
 def test_the_rate_rises_then_falls_and_gradients_are_clipped(place, monkeypatch):
     tagger = ll.Tagger.load(place / "model")
     from longlag.tagger.batches import Corpus
@@ -248,16 +270,48 @@ def test_an_inside_with_no_beginning_begins_a_span(tmp_path):
     train, dev = write(tmp_path / "t.tsv", iob1), write(tmp_path / "d.tsv", iob1[:9])
     ear = Ear()
     tagger = train_tagger(train, dev, tmp_path / "m", Settings(**{**SMALL, "epochs": 6}), watch=ear)
-    assert re.fullmatch(r".*t\.tsv: 80 tags break BIO \(an I- with no B- …\) and were mended, .*", ear.notes[0])
+    assert ear.notes[0] == f"{train}: 80 tags break BIO (an I- with no B- …) and were mended; no span changes"
     assert tagger.vocabulary.tags == ["B-loc", "B-per", "I-loc", "I-per", "O"]
     assert tagger.predict([["meet", "Eve", "Gray"]]) == [["O", "B-per", "I-per"]]
 
 
-def test_a_tag_of_the_dev_data_must_be_known(place, tmp_path):
-    dev = write(tmp_path / "d.tsv", [[("a", "DET")], [("b", "DET"), ("c", "ADJ")]])
-    with pytest.raises(DataError, match=r"d\.tsv:4: tag 'ADJ' was never seen in training; known: DET, NOUN, VERB"):
-        train_tagger(place / "train.tsv", dev, tmp_path / "m")
+def test_a_tag_of_the_dev_data_that_training_never_saw_counts_as_an_error(place, tmp_path):
+    dev = write(
+        tmp_path / "d.tsv", [[("the", "DET")], [("the", "DET"), ("red", "ADJ"), ("oh", "INTJ"), ("raw", "ADJ")]]
+    )
+    ear = Ear()
+    train_tagger(place / "train.tsv", dev, tmp_path / "m", Settings(**SMALL), watch=ear)
+    assert ear.notes == [
+        f"{dev}: 3 of 5 words have tags that training never saw and count as errors: ADJ 2, INTJ 1 (first in line 4)"
+    ]
+    assert max(value for _, _, value, _ in ear.epochs) == 2 / 5
+
+
+def test_a_dev_file_of_other_tags_is_refused(place, tmp_path):
+    dev = write(tmp_path / "d.tsv", [[("a", "X"), ("b", "Y")]])
+    with pytest.raises(DataError, match=r"d\.tsv: no tag is known from training \(DET, NOUN, VERB\), got X, Y"):
+        train_tagger(place / "train.tsv", dev, tmp_path / "m", Settings(**SMALL))
     assert not (tmp_path / "m").exists()
+
+
+def test_columns_of_conllu_and_others_are_told_and_kept(tmp_path):
+    """UPOS by default and never the last column; with --columns any other, for training, dev and evaluation."""
+    rows = [[(k, word, tag) for k, (word, tag) in enumerate(s, 1)] for s in speech(40)]
+    text = "\n".join(
+        "".join(f"{k}\t{word}\t_\t{tag}\t{tag.lower()}\t_\t0\t_\t_\t_\n" for k, word, tag in s) for s in rows
+    )
+    data = tmp_path / "x.conllu"
+    data.write_text(text)
+    for columns, tags in ((None, {"DET", "NOUN", "VERB"}), ("2,5", {"det", "noun", "verb"})):
+        ear, out = Ear(), tmp_path / f"m{columns}"
+        tagger = train_tagger(data, data, out, Settings(**SMALL, columns=columns), watch=ear)
+        assert set(tagger.vocabulary.tags) == tags
+        assert set(tagger.vocabulary.words) >= {"the", "cat", "sees"}
+        wanted = [] if columns else [f"{data}: CoNLL-U: words from column 2 (FORM), tags from column 4 (UPOS)"] * 2
+        assert ear.notes == wanted
+    (tmp_path / "m2,5" / CHECKPOINT).write_bytes(b"")  # as if it were unfinished
+    with pytest.raises(FolderError, match="begun with other settings: columns was '2,5', now None"):
+        train_tagger(data, data, tmp_path / "m2,5", Settings(**SMALL), resume=True)
 
 
 @pytest.mark.parametrize(
@@ -268,6 +322,10 @@ def test_a_tag_of_the_dev_data_must_be_known(place, tmp_path):
         ({"seed": -1}, "tagger: seed must be a non-negative int, got -1"),
         ({"dropout": 1.0}, "tagger: dropout must be a number in [0, 1), got 1.0"),
         ({"head": "x"}, "tagger: head must be one of 'crf', 'softmax', got 'x'"),
+        ({"columns": "2"}, "tagger: columns must be two numbers from 1, of word and tag, such as 2,4; got '2'"),
+        ({"columns": "0,1"}, "tagger: columns must be two numbers from 1, of word and tag, such as 2,4; got '0,1'"),
+        ({"columns": "3,3"}, "tagger: columns must be two numbers from 1, of word and tag, such as 2,4; got '3,3'"),
+        ({"columns": "1,2,x"}, "tagger: columns must be two numbers from 1, of word and tag, such as 2,4; got '1,2,x'"),
         ({"rate": 0.0}, "tagger: rate must be a number between 0 and 1, got 0.0"),
     ],
 )

@@ -38,6 +38,10 @@ def train(
     layers: Annotated[int, typer.Option(help="LSTMs on top of each other.")] = 1,
     dropout: Annotated[float, typer.Option(help="Share of features left out in training; more for less data.")] = 0.4,
     vectors: Annotated[str | None, typer.Option(help="Text file of word vectors: word v1 v2 …")] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(help="Columns of word and tag, such as 2,5. Default: 2,4 of CoNLL-U, else first and last."),
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on after the last finished epoch.")] = False,
 ) -> None:
     """Learn to tag from a file of tagged sentences.
@@ -55,7 +59,14 @@ def train(
         from longlag.tagger.train import Settings, train_tagger
 
         settings = Settings(
-            epochs=epochs, seed=seed, head=head, hidden=hidden, layers=layers, dropout=dropout, vectors=vectors
+            epochs=epochs,
+            seed=seed,
+            head=head,
+            hidden=hidden,
+            layers=layers,
+            dropout=dropout,
+            vectors=vectors,
+            columns=columns,
         )
         begun = time.perf_counter()
         with watching() as watch:
@@ -68,6 +79,9 @@ def evaluate(
     model: Model,
     test: Annotated[Path, typer.Argument(help="Tagged sentences, as for training.")],
     report: Annotated[Path | None, typer.Option(help="Write an error analysis as one HTML page.")] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Columns of word and tag, such as 2,5; by default those that training read.")
+    ] = None,
 ) -> None:
     """See how good a model is on tagged sentences it has not seen.
 
@@ -79,15 +93,16 @@ def evaluate(
         longlag tag eval model/ test.tsv --report errors.html
     """
     with one_line_errors():
+        from longlag.tagger.columns import parse
         from longlag.tagger.errors import analyse
         from longlag.tagger.model import Tagger
-        from longlag.tagger.train import load
+        from longlag.tagger.train import columns_of, load
 
         if report is not None and report.suffix != ".html":
             raise ValueError(f"tagger: report must end in .html, got {report}")
         tagger = Tagger.load(model)
         with watching() as watch:
-            sentences = load(test, watch, tagger.vocabulary.tags)
+            sentences = load(test, watch, tagger.vocabulary.tags, parse(columns or columns_of(model)))
         words = [s.words for s in sentences]
         tagger.predict(words[:64])  # compiled kernels are loaded at the first call
         begun = time.perf_counter()

@@ -19,12 +19,16 @@ SHOWN = 25  # confusions and words on the page
 
 STYLE = """
 body{font:16px/1.45 system-ui,sans-serif;margin:0 auto;max-width:60rem;padding:1rem;color:#222;background:#fff}
-h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem}.wide{overflow-x:auto}
-table{border-collapse:collapse;font-size:.9rem}th,td{padding:.25rem .6rem;text-align:right;border-bottom:1px solid #ddd}
-th:first-child,td:first-child,td.text,th.text{text-align:left}.grid td.right{background:#e6f4ea}
-mark{background:#fde293;padding:0 .15rem}.dim{color:#666}
-@media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}th,td{border-color:#444}mark{background:#7a5d00;color:#fff}
-.grid td.right{background:#1e3a28}.dim{color:#999}}
+h1,td:first-child,td.text{overflow-wrap:anywhere}h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem}
+table{border-collapse:collapse;font-size:.9rem}th,td{padding:.25rem .6rem;text-align:right;border-bottom:1px solid #ddd;
+vertical-align:top}
+th:first-child,td:first-child,td.text,th.text{text-align:left}
+mark{background:#fde293;padding:0 .15rem}.dim{color:#666}.pair{white-space:nowrap;margin-right:1rem}
+@media(max-width:40rem){table{font-size:.8rem}th{font-size:.7rem}th,td{padding:.2rem .25rem}
+.confusions tr{display:grid;grid-template-columns:1fr 1fr 3.5rem;border-bottom:1px solid #ddd}
+.confusions td,.confusions th{border:0}.confusions td.text{grid-column:1/-1}.confusions th.text{display:none}}
+@media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}th,td,.confusions tr{border-color:#444}
+mark{background:#7a5d00;color:#fff}.dim{color:#999}}
 """
 
 
@@ -76,7 +80,7 @@ class Errors:
         parts += ["<h2>Most frequent confusions</h2>", self._confusions()]
         rows = [(word, right, guess, n) for (word, right, guess), n in self.words.most_common(SHOWN)]
         parts += ["<h2>Most frequent mistakes by word</h2>", _table(["word", "right", "guess", "times"], rows)]
-        parts += ["<h2>Confusion</h2><p class=dim>Rows: the right tag. Columns: the guess.</p>", self._grid()]
+        parts += ["<h2>Guesses by right tag</h2>", self._guesses()]
         head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
         whole = f"{head}<title>Errors: {escape(title)}</title><style>{STYLE}</style>"
         return f'<!doctype html><html lang="en">{whole}<body>{"".join(parts)}</body></html>\n'
@@ -100,18 +104,22 @@ class Errors:
             )
             rows.append(f"<tr>{_cells((right, guess, n))}<td class=text>{shown}</td></tr>")
         head = "<tr><th>right<th>guess<th>times<th class=text>for example</tr>"
-        return f"<div class=wide><table>{head}{''.join(rows)}</table></div>"
+        return f"<table class=confusions>{head}{''.join(rows)}</table>"
 
-    def _grid(self) -> str:
-        tags = sorted(self.score.tags)
-        head = "<tr><th>" + "".join(f"<th>{escape(tag)}" for tag in tags) + "</tr>"
+    def _guesses(self) -> str:
+        """The confusion matrix without its zeros, a row per right tag: as wide as the screen, however many tags."""
+        guesses: dict[str, list[tuple[str, int]]] = defaultdict(list)
+        for (right, guess), n in self.confusion.most_common():
+            guesses[right].append((guess, n))
         rows = []
-        for right in tags:
-            cells = [
-                f"<td{' class=right' if right == guess else ''}>{self.confusion[right, guess] or ''}" for guess in tags
-            ]
-            rows.append(f"<tr><th>{escape(right)}{''.join(cells)}</tr>")
-        return f"<div class=wide><table class=grid>{head}{''.join(rows)}</table></div>"
+        for right in sorted(guesses):
+            wrong = " ".join(
+                f"<span class=pair>{escape(guess)} {n:,}</span>" for guess, n in guesses[right] if guess != right
+            )
+            total = sum(n for _, n in guesses[right])
+            rows.append(f"<tr>{_cells((right, total, self.confusion[right, right]))}<td class=text>{wrong}</td></tr>")
+        head = "<tr><th>right tag<th>words<th>guessed right<th class=text>guessed instead, and how often</tr>"
+        return f"<table>{head}{''.join(rows)}</table>"
 
 
 def analyse(tagger: Tagger, sentences: Sequence[Sentence], guessed: Sequence[Sequence[str]]) -> Errors:
@@ -159,12 +167,12 @@ def _counts(some: dict[str, Count]) -> str:
         (name, f"{100 * c.precision:.1f}", f"{100 * c.recall:.1f}", f"{100 * c.f1:.1f}", c.there, c.found)
         for name, c in some.items()
     ]
-    return _table(["", "precision", "recall", "F1", "there", "guessed"], rows)
+    return _table(["", "precision", "recall", "F1", "in data", "guessed"], rows)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     top = "".join(f"<th>{escape(name)}" for name in head)
-    return f"<div class=wide><table><tr>{top}</tr>{''.join(f'<tr>{_cells(row)}</tr>' for row in rows)}</table></div>"
+    return f"<table><tr>{top}</tr>{''.join(f'<tr>{_cells(row)}</tr>' for row in rows)}</table>"
 
 
 def _cells(row: Sequence[object]) -> str:

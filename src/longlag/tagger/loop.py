@@ -61,6 +61,11 @@ class Loop:
         self.epoch = self.updates = self.best_epoch = 0
         self.best = -1.0
 
+    @property
+    def epochs_without_progress(self) -> int:
+        """Epochs since the best one; 0 as long as no epoch has scored above 0, as F1 does before the first span."""
+        return self.epoch - self.best_epoch if self.best > 0 else 0
+
     def run_epoch(self, watch: Callable[[int, int], None]) -> float:
         """One pass over the corpus; its mean loss per word. ``watch`` is told batches done, and of how many."""
         groups = shuffled(self.corpus.lengths, self.batch_size, LONGEST_BATCH)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -15,7 +16,8 @@ from torch import distributed
 from longlag.layers import validation
 from longlag.tagger import folder as folders
 from longlag.tagger.batches import Corpus
-from longlag.tagger.data import DataError, Sentence, read
+from longlag.tagger.columns import DataError, parse
+from longlag.tagger.data import Sentence, layout, read
 from longlag.tagger.loop import Loop, World, reproducible
 from longlag.tagger.model import HEADS, Tagger
 from longlag.tagger.score import Score, score
@@ -32,10 +34,13 @@ class Settings:
         epochs: passes over the training data; the learning rate falls to 0 over them.
         seed: of everything random.
         hidden, layers, head, dropout: as in `Tagger`.
-        batch: sentences of an update.
+        batch: sentences of an update; by default 1/384 of the training sentences, at least 8 and at most 32: few
+            sentences need small batches, or an epoch has too few updates.
         rate: highest learning rate.
-        patience: stop after so many epochs without a better score on the dev data.
+        patience: stop after so many epochs without a better score on the dev data; epochs before the first score
+            above 0 are not counted.
         vectors: text file of pretrained word vectors.
+        columns: of word and tag in the files, such as "2,4"; see `longlag.tagger.data.read` for the default.
     """
 
     epochs: int = 12
@@ -44,17 +49,19 @@ class Settings:
     layers: int = 1
     head: str = "crf"
     dropout: float = 0.4
-    batch: int = 32
+    batch: int | None = None
     rate: float = 2e-3
     patience: int = 5
     vectors: str | None = None
+    columns: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "hidden", "layers", "batch", "patience"):
+        for name in ("epochs", "hidden", "layers", "patience", *(["batch"] if self.batch is not None else [])):
             validation.positive("tagger", name, getattr(self, name))
         validation.positive("tagger", "seed", self.seed, least=0)
         validation.probability("tagger", "dropout", self.dropout)
         validation.one_of("tagger", "head", self.head, HEADS)
+        parse(self.columns)
         if not 0 < self.rate < 1:
             raise ValueError(f"tagger: rate must be a number between 0 and 1, got {self.rate!r}")
 
@@ -96,9 +103,10 @@ def train_tagger(
     """
     settings, watch, world = settings or Settings(), watch or Watch(), world or World()
     folder, paths = Path(folder), [Path(train), Path(dev)]
-    sentences = load(paths[0], watch)
+    columns = parse(settings.columns)
+    sentences = load(paths[0], watch, columns=columns)
     tags = {tag for s in sentences for tag in s.tags}
-    dev_sentences = load(paths[1], watch, tags)
+    dev_sentences = load(paths[1], watch, tags, columns)
     origin = {"settings": asdict(settings), "data": folders.fingerprint(*paths)}
     tagger = Tagger.described(folder) if resume and folders.begun(folder) else None
     if tagger is not None:
@@ -109,7 +117,8 @@ def train_tagger(
     with reproducible():
         torch.manual_seed(settings.seed)
         resumed, tagger = tagger is not None, tagger or new_tagger(sentences, settings)
-        how = {"batch_size": settings.batch, "rate": settings.rate, "epochs": settings.epochs}
+        batch = settings.batch or usual_batch(len(sentences))
+        how = {"batch_size": batch, "rate": settings.rate, "epochs": settings.epochs}
         loop = Loop(tagger, Corpus(sentences, tagger.vocabulary), **how, world=world)
         if resumed:
             loop.read(folder)
@@ -120,12 +129,23 @@ def train_tagger(
             folders.claim(folder)
             loop.write(folder)
             tagger.write_description(folder, training=origin)  # last: from now on the folder is ours
-        while loop.epoch < settings.epochs and loop.epoch - loop.best_epoch < settings.patience:
+        while loop.epoch < settings.epochs and loop.epochs_without_progress < settings.patience:
             one_epoch(loop, dev_sentences, folder, watch)
+    if loop.best == 0:
+        watch.note("no epoch got anything right on the dev data; train for more epochs, or check the two files")
     if world.rank == 0:
         (folder / folders.CHECKPOINT).unlink()
     loop.agreed(0.0)  # nobody reads before all is written
     return Tagger.load(folder)
+
+
+def usual_batch(sentences: int) -> int:
+    """Sentences of an update, for a training file of so many.
+
+    >>> usual_batch(3_394), usual_batch(12_544)
+    (8, 32)
+    """
+    return min(32, max(8, sentences // 384))
 
 
 def one_epoch(loop: Loop, dev: Sequence[Sentence], folder: Path, watch: Watch) -> None:
@@ -143,34 +163,72 @@ def one_epoch(loop: Loop, dev: Sequence[Sentence], folder: Path, watch: Watch) -
         watch.epoch(loop.epoch, loop.epochs, loss, found, better)
 
 
-def load(path: Path, watch: Watch, known: Collection[str] | None = None) -> list[Sentence]:
-    """The sentences of a file. Tags that break their scheme are mended: the spans that conlleval finds stay.
+def load(
+    path: Path, watch: Watch, known: Collection[str] | None = None, columns: tuple[int, int] | None = None
+) -> list[Sentence]:
+    """The sentences of a file, ready for training or scoring; ``watch`` gets a note of all that is not plain.
+
+    Tags that break their scheme are mended: the spans that conlleval finds stay. Tags that training never saw stay,
+    too, and no tagger can guess them: they count as errors.
 
     Args:
         path: of the file.
-        watch: is told how many were mended.
-        known: the tags of the training data; a tag that is not among them is refused.
+        watch: gets the notes.
+        known: the tags of the training data; None for the training data themselves.
+        columns: of word and tag; see `longlag.tagger.data.read`.
     """
-    sentences = read(path)
+    sentences = read(path, columns)
+    if (used := layout(path, columns)) is not None and used.note:
+        watch.note(f"{path}: {used.note}")
     scheme = scheme_of(known or [tag for s in sentences for tag in s.tags])
-    legal = sentences
     if scheme is not None:
-        legal = [s._replace(tags=written(spans(s.tags), len(s.tags), scheme)) for s in sentences]
-    check_tags(legal, known, path)
-    if changed := sum(a != b for old, new in zip(sentences, legal) for a, b in zip(old.tags, new.tags)):
-        watch.note(f"{path}: {changed} tags break {scheme} (an I- with no B- …) and were mended, spans as in conlleval")
+        legal = [s._replace(tags=mended(s.tags, scheme)) for s in sentences]
+        pairs = [(old, new) for s, t in zip(sentences, legal) for old, new in zip(s.tags, t.tags)]
+        if changed := sum(old != new and scheme_of([old]) is not None for old, new in pairs):
+            watch.note(f"{path}: {changed} tags break {scheme} (an I- with no B- …) and were mended; no span changes")
+    else:
+        legal = sentences
+    if known is not None:
+        note_new_tags(sentences, legal, known, path, watch)
     return legal
 
 
-def check_tags(sentences: Sequence[Sentence], known: Collection[str] | None, path: Path) -> None:
-    """Refuse tags that the training data do not have."""
-    for sentence in sentences:
-        for k, tag in enumerate(sentence.tags):
-            if known is not None and tag not in known:
-                some = ", ".join(sorted(known)[:20])
-                raise DataError(
-                    f"tagger: {path}:{sentence.line + k}: tag {tag!r} was never seen in training; known: {some}"
-                )
+def mended(tags: Sequence[str], scheme: str) -> list[str]:
+    """Tags as their scheme has them; a tag that is not of the scheme is a span of its own kind.
+
+    >>> mended(["O", "I-per", "GPE"], "BIO")
+    ['O', 'B-per', 'B-GPE']
+    """
+    ours = [tag if tag == "O" or scheme_of([tag]) else f"B-{tag}" for tag in tags]
+    return written(spans(ours), len(ours), scheme)
+
+
+def note_new_tags(
+    sentences: Sequence[Sentence], legal: Sequence[Sentence], known: Collection[str], path: Path, watch: Watch
+) -> None:
+    """Note the tags that training never saw, as the file has them; refuse a file that has no other."""
+    new: Counter[str] = Counter()
+    first = 0
+    for sentence, mended in zip(sentences, legal):
+        for tag, mended_tag, line in zip(sentence.tags, mended.tags, sentence.lines):
+            if mended_tag not in known:
+                new[tag] += 1
+                first = first or line
+    words = sum(len(s.tags) for s in sentences)
+    if new.total() == words:
+        here, there = (", ".join(sorted(tags)[:20]) for tags in (new, known))
+        raise DataError(f"tagger: {path}: no tag is known from training ({there}), got {here}")
+    if new:
+        named = ", ".join(f"{tag} {n}" for tag, n in new.most_common(10)) + (", …" if len(new) > 10 else "")
+        watch.note(
+            f"{path}: {new.total()} of {words:,} words have tags that training never saw and count as errors: "
+            f"{named} (first in line {first})"
+        )
+
+
+def columns_of(folder: Path) -> str | None:
+    """The columns that training was told to read."""
+    return folders.read_description(folder).get("training", {}).get("settings", {}).get("columns")
 
 
 def check_origin(then: dict, now: dict, folder: Path) -> None:
@@ -215,7 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--resume", action="store_true")
     for field in fields(Settings):
-        kind = str if field.name == "vectors" else type(field.default)
+        kind = {"batch": int, "vectors": str, "columns": str}.get(field.name) or type(field.default)
         parser.add_argument(f"--{field.name}", type=kind, default=field.default)
     options = vars(parser.parse_args(arguments))
     train, dev, out, resume = (options.pop(name) for name in ("train", "dev", "out", "resume"))
