@@ -133,7 +133,7 @@ def test_kernels_are_loaded_once_however_many_cells_there_are(monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "letter", "shape"),
-    [("weight_ih", "W", (20, 2)), ("weight_hh", "U", (2, 2)), ("bias_ih", "b_x", (4,)), ("bias_hh", "b_too", (4,))],
+    [("weight_ih", "W", (20, 2)), ("weight_hh", "U", (2, 2)), ("bias_ih", "b_x", (4,)), ("bias_hh", "bias_hh", (4,))],
 )
 def test_what_would_be_read_beyond_its_end_is_refused(name, letter, shape):
     layer, x = ll.LSTM(3, 5), torch.randn(4, 2, 3)

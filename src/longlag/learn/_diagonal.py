@@ -17,7 +17,7 @@ from torch.nn.functional import linear
 
 from longlag.layers._module import State
 from longlag.learn._cross import Cross
-from longlag.learn._fused import Partials, with_partials
+from longlag.cells import Partials
 from longlag.learn._graph import Graph, Results
 from longlag.learn._groups import FED_BACK, INPUT, Group
 from longlag.learn._rule import Errors, Method
@@ -42,7 +42,7 @@ class Diagonal(Method):
             self.cross = None
         self.output_sizes = [group.units for group in graph.groups if group.name in graph.outputs]
         # the partials of the past; across layers those of the output too
-        self.steps = {g.name: with_partials(g.cell, g.cell.outputs if self.cross else g.loop) for g in graph.groups}
+        self.steps = {g.name: g.cell.with_partials(g.cell.outputs if self.cross else g.loop) for g in graph.groups}
 
     def start(self, batch: int) -> Values:
         own = {group.name: self._zeros(group, batch) for group in self.trained if group.loop}

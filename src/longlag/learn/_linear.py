@@ -17,7 +17,6 @@ from longlag.cells import Cell
 from longlag.engines import Norm, Weights, reference
 from longlag.layers import Recurrent
 from longlag.layers._module import Layer
-from longlag.learn._fused import with_partials
 from longlag.learn._state import Parts, Values
 
 Errors = list[tuple[slice, Tensor]]  # rows of s, (B, rows)
@@ -154,7 +153,7 @@ def _linearise(layer: Recurrent, w: Weights, x: Tensor, past: dict[str, Tensor])
     values = reference.cell_inputs(cell, net, w.U, tuple(past.values()), w.params, bias=w.b_recurrent)
     norms = [] if w.norm is None else [_norm(r, k, w.norm) for k, r in enumerate(values[:G])]
     values[: len(norms)] = [value for value, _, _ in norms]
-    outputs, p = with_partials(cell, cell.outputs)(*values)
+    outputs, p = cell.with_partials(cell.outputs)(*values)
 
     def by_unit(names: tuple[str, ...], scales: Iterable[Tensor | float]) -> Tensor:
         """∂s/∂names, each times a scale, as matrices (B, n, len(names)·H): units see only themselves."""

@@ -10,7 +10,6 @@ from torch.nn.functional import linear
 
 from longlag import cells
 from longlag.layers import LSTM97
-from longlag.learn._fused import with_partials
 from longlag.learn._linear import Block, Errors, Linearised, Step
 from longlag.learn._state import Parts, Values
 
@@ -42,7 +41,7 @@ class LSTM97Step(Step):
         y = {section: torch.sigmoid(net[section]) for section in ("hid", "ig", "og")}
         gates = [self._each(net["ig"]), net["cell"], *([self._each(net["og"])] if layer.output_gates else [])]
         cell = cells.memory_cell(layer.g, layer.h, layer.output_gates)
-        new, p = with_partials(cell, cell.outputs)(*gates, s)
+        new, p = cell.with_partials(cell.outputs)(*gates, s)
 
         C = x.new_zeros(len(x), at["s"].stop, at["cell"].stop)  # ∂(y, s)/∂net
         for section, value in y.items():
