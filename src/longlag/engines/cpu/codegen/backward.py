@@ -14,7 +14,7 @@ from numba import njit
 from longlag.engines.cpu.cache.compile import call
 from longlag.engines.cpu.codegen import words as at
 from longlag.engines.cpu.codegen.norm import normalise_back_for
-from longlag.engines.cpu.codegen.pointers import INLINE, address, each, pointer, row
+from longlag.engines.cpu.codegen.pointers import INLINE, address, given_or, moved, picked, pointer, pointers, row
 from longlag.engines.cpu.codegen.structure import Structure
 from longlag.engines.cpu.codegen.view import (
     chunk_of,
@@ -43,71 +43,14 @@ def backward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
     states, and sums of gradients of params. Rows written: gradients of all gates, then those of y, states and params.
     """
     Gx, Gy, dense, separate, norm = cell.input_gates, cell.recurrent_gates, cell.dense, cell.separate, cell.norm
-    gates, both, norm_row, bias_row = cell.gates, cell.both, cell.norm_row, cell.scratch_rows
+    gates, both, norm_row, product_row = cell.gates, cell.both, cell.norm_row, cell.scratch_rows
     count, states, params, fed_back, masked = len(gates), cell.states, cell.params, cell.fed_back, cell.masked > 0
-    of_params = at.STATES + at.PER_STATE * states
+    words = at.sections(states, params)
+    d_final, d_own_word, d_initial, d_params_word = words.d_final, words.d_own, words.d_initial, words.d_params
+    of_states, of_params = pointers(states, number), pointers(params, number)
+    dA_rows, dRec_rows = picked(range(Gx)), picked(cell.only_U)
     view, previous, net_inputs = open_table(cell, number), previous_for(cell), net_inputs_for(cell, number)
     normalise_back, zero = normalise_back_for(number), number(0)
-
-    def d_state(k: int) -> Any:
-        given, own = at.of_state(k, at.D_INITIAL), at.of_state(k, at.D_OWN)
-        return lambda table: pointer(table[given] if table[given] != 0 else table[at.memory] + table[own], number)
-
-    def d_param(k: int) -> Any:
-        word = of_params + at.PER_PARAM * k + 1
-        return lambda table: pointer(table[word], number)
-
-    def start_state(k: int) -> Any:
-        word = at.of_state(k, at.D_FINAL)
-
-        def copy(v, table, d_states):
-            d, d_end, given = d_states[k], pointer(table[word], number), table[word] != 0
-            for j in range(v.first * v.S, v.last * v.S):
-                d[j] = d_end[j] if given else zero
-
-        return copy
-
-    def gate_gradient(k: int) -> Any:
-        in_W, in_U = gates[k]
-        if in_W >= 0:
-            return lambda v, dA, at_a, dRec, at_rec: row(dA, at_a + in_W * v.H)
-        return lambda v, dA, at_a, dRec, at_rec: row(dRec, at_rec + in_U * v.H)
-
-    def norm_back(k: int) -> Any:
-        r_row = norm_row + 2 + 2 * k
-
-        def back(v, table, d, scales, b):
-            gamma, r, start = pointer(table[at.gamma], number), row(v.scratch, r_row * v.H), (b * count + k) * v.H
-            dGamma, dBeta = pointer(table[at.dGamma], number), pointer(table[at.dBeta], number)
-            normalise_back(v.H, d[k], row(gamma, k * v.H), r, scales[k], row(dGamma, start), row(dBeta, start))
-
-        return back
-
-    def copy_gradient(k: int) -> Any:
-        in_W, in_U = both[k]
-
-        def copy(v, dA, at_a, dRec, at_rec):
-            for j in range(v.H):
-                dRec[at_rec + in_U * v.H + j] = dA[at_a + in_W * v.H + j]
-
-        return copy
-
-    def mask_state(k: int) -> Any:
-        def multiply(v, d_states, b):
-            for j in range(b * v.H, (b + 1) * v.H):
-                d_states[k][j] *= v.mask[j]
-
-        return multiply
-
-    d_states_of, start_states, mask_states = (each(states, make) for make in (d_state, start_state, mask_state))
-    d_params_of = each(params, d_param)
-    clear_params = each(params, lambda k: lambda v, d: fill(d[k], v.first * v.H, v.last * v.H, zero))
-    clear_states = each(states, lambda k: lambda v, d, b: fill(d[k], b * v.S, (b + 1) * v.S, zero))
-    rows_of_states = each(states, lambda k: lambda arrays, start: row(arrays[k], start))
-    rows_of_params = each(params, lambda k: lambda arrays, start: row(arrays[k], start))
-    row_of_y = each(int(fed_back), lambda k: lambda d_y, start: row(d_y, start))
-    gate_gradients, norms_back = each(count, gate_gradient), each(count if norm else 0, norm_back)
-    copy_gradients = each(len(both) if separate else 0, copy_gradient)
 
     @njit(**INLINE)
     def start(v, table, d_y, d_states, d_params):
@@ -117,11 +60,57 @@ def backward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
             d_end, given = pointer(table[at.d_y_end], number), table[at.d_y_end] != 0
             for j in range(v.first * v.H, v.last * v.H):
                 d_y[j] = d_end[j] if given else zero
-        start_states(v, table, d_states)
-        clear_params(v, d_params)
+        if states > 0:
+            for k in range(states):
+                d_end, given = pointer(table[d_final + k], number), table[d_final + k] != 0
+                for j in range(v.first * v.S, v.last * v.S):
+                    d_states[k][j] = d_end[j] if given else zero
+        if params > 0:
+            for k in range(params):
+                fill(d_params[k], v.first * v.H, v.last * v.H, zero)
         if norm:
             fill(pointer(table[at.dGamma], number), v.first * count * v.H, v.last * count * v.H, zero)
             fill(pointer(table[at.dBeta], number), v.first * count * v.H, v.last * count * v.H, zero)
+
+    @njit(**INLINE)
+    def normal_back(v, table, dA, dRec, b):
+        """Back through the norm of every gate."""
+        gamma, normal = pointer(table[at.gamma], number), row(v.scratch, (norm_row + 1) * v.H)
+        dGamma, dBeta = pointer(table[at.dGamma], number), pointer(table[at.dBeta], number)
+        for k in range(count):
+            W_row, U_row = gates[k]
+            d = row(dA, W_row * v.H) if W_row >= 0 else row(dRec, U_row * v.H)
+            r, scale, start = row(normal, (3 * k + 1) * v.H), normal[(3 * k + 2) * v.H], (b * count + k) * v.H
+            normalise_back(v.H, d, row(gamma, k * v.H), r, scale, row(dGamma, start), row(dBeta, start))
+
+    @njit(**INLINE)
+    def copy_gradients(v, dA, dRec):
+        """The gradient of a gate that has a row in W and one in U is that of both."""
+        if len(both) > 0:
+            for k in range(len(both)):
+                W_row, U_row = both[k]
+                for j in range(v.H):
+                    dRec[U_row * v.H + j] = dA[W_row * v.H + j]
+
+    @njit(**INLINE)
+    def apply_mask(v, d_y, d_states, b):
+        mask = row(v.mask, b * v.H)
+        if fed_back:
+            for j in range(v.H):
+                d_y[b * v.H + j] *= mask[j]
+        if states > 0:
+            for k in range(states):
+                for j in range(v.H):
+                    d_states[k][b * v.H + j] *= mask[j]
+
+    @njit(**INLINE)
+    def clear(v, d_y, d_states, b):
+        """No gradient goes back beyond a step at which row b began anew."""
+        if fed_back:
+            fill(d_y, b * v.H, (b + 1) * v.H, zero)
+        if states > 0:
+            for k in range(states):
+                fill(d_states[k], b * v.S, (b + 1) * v.S, zero)
 
     @njit(**INLINE)
     def multiply_by_U(v, table, errors, d_y):
@@ -130,7 +119,7 @@ def backward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
         if not v.mask_given:
             call(multiply, (errors, G, rows, G, v.PU, address(d_y, v.first * v.H), v.H, 1 | v.lone, v.edge))
         else:
-            through = row(v.scratch, bias_row * v.H)
+            through = row(v.scratch, product_row * v.H)
             call(multiply, (errors, G, rows, G, v.PU, address(through, 0), v.H, 0, v.edge))
             for b in range(v.first, v.last):
                 for j in range(v.H):
@@ -182,7 +171,8 @@ def backward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
         dA = pointer(table[at.memory] + table[at.dA], number)
         dRec = pointer(table[at.memory] + table[at.dRec], number) if separate else dA
         d_y = pointer(table[at.d_y_0] if table[at.d_y_0] != 0 else table[at.memory] + table[at.d_y_own], number)
-        d_states, d_params = d_states_of(table), d_params_of(table)
+        d_states = given_or(of_states(table, d_initial, 0), of_states(table, d_own_word, table[at.memory]))
+        d_params = of_params(table, d_params_word, 0)
         if stage & PACK:
             if dx_given:
                 call(table[at.pack], (v.PW, table[at.W], Gx * v.H, v.I, 0))
@@ -200,21 +190,22 @@ def backward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
                         if separate:
                             fill(dRec, at_rec, at_rec + Gy * v.H, zero)
                         continue
-                    net, scales = net_inputs(v, table, at_a, at_rec)
+                    net = net_inputs(v, table, at_a, at_rec)
                     d_out = row(dOut, at_b * v.H) if table[at.dOut] != 0 else v.scratch
-                    d_gates = gate_gradients(v, dA, at_a, dRec, at_rec)
-                    d_fed_back = row_of_y(d_y, b * v.H) + rows_of_states(d_states, b * v.S)
-                    d_sums = rows_of_params(d_params, b * v.H)
+                    d_fed_back = moved(d_states, b * v.S)
+                    if fed_back:
+                        d_fed_back = (row(d_y, b * v.H),) + d_fed_back
+                    d_sums = moved(d_params, b * v.H)
                     read = net + previous(v, n, t, before, b) + v.params + (row(v.out, at_b * v.H),)
-                    read = read + rows_of_states(v.states, at_b * v.S) + (d_out,) + d_fed_back + d_sums
+                    read = read + moved(v.states, at_b * v.S) + (d_out,) + d_fed_back + d_sums
+                    d_gates = dA_rows(dA, at_a, v.H) + dRec_rows(dRec, at_rec, v.H)
                     units(table, v.H, read, d_gates + d_fed_back + d_sums)
-                    norms_back(v, table, d_gates, scales, b)
-                    copy_gradients(v, dA, at_a, dRec, at_rec)
+                    if norm:
+                        normal_back(v, table, row(dA, at_a), row(dRec, at_rec), b)
+                    if separate:
+                        copy_gradients(v, row(dA, at_a), row(dRec, at_rec))
                     if masked and v.mask_given:
-                        mask_states(v, d_states, b)
-                        if fed_back:
-                            for j in range(b * v.H, (b + 1) * v.H):
-                                d_y[j] *= v.mask[j]
+                        apply_mask(v, d_y, d_states, b)
                 if dense:
                     errors = address(dRec, (t * v.B + first) * (Gy if separate else Gx) * v.H)
                     multiply_by_U(v, table, errors, d_y)
@@ -223,9 +214,7 @@ def backward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
                 if v.reset_given:
                     for b in range(first, last):
                         if cleared(v, t, b) and not ended(v, t, b):
-                            if fed_back:
-                                fill(d_y, b * v.H, (b + 1) * v.H, zero)
-                            clear_states(v, d_states, b)
+                            clear(v, d_y, d_states, b)
         alone = stage & ROWS  # one thread does all stages in one call; else every thread gets a range of tiles
         if stage & SUM_W:
             sum_of_W(v, table, dA, 0 if alone else first, table[at.tiles_W] if alone else last, thread)

@@ -16,7 +16,7 @@ from numba import njit
 
 from longlag.engines.cpu.cache.compile import call
 from longlag.engines.cpu.codegen import words as at
-from longlag.engines.cpu.codegen.pointers import INLINE, address, each, pointer, row
+from longlag.engines.cpu.codegen.pointers import INLINE, address, moved, pointer, row
 from longlag.engines.cpu.codegen.structure import Structure
 from longlag.engines.cpu.codegen.view import (
     begins,
@@ -49,38 +49,19 @@ def forward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
         cell.input_gates, cell.recurrent_gates, cell.dense, cell.separate, cell.bias_row
     )  # fmt: skip
     both, fed_back, states = cell.both, cell.fed_back, cell.states
+    final_word = at.sections(states, cell.params).final
     view, previous, net_inputs = open_table(cell, number), previous_for(cell), net_inputs_for(cell, number)
-    new_states = each(states, lambda k: lambda v, start: row(v.states[k], start))
-
-    def add_bias(k: int) -> Any:
-        in_W, in_U = both[k]
-
-        def add(v, bias):
-            for j in range(v.H):
-                bias[in_W * v.H + j] += v.bias_hh[in_U * v.H + j]
-
-        return add
-
-    def final_state(k: int) -> Any:
-        word = at.of_state(k, at.FINAL)
-
-        def copy(v, table, start, steps, b):
-            last = row(v.states[k], start) if steps > 0 else row(v.initial[k], b * v.strides[k])
-            into = row(pointer(table[word], number), b * v.S)
-            for j in range(v.S):
-                into[j] = last[j]
-
-        return copy
-
-    add_biases, final_states = each(len(both), add_bias), each(states, final_state)
 
     @njit(**INLINE)
     def bias_of_gates(v, table):
         bias, b_x, given = row(v.scratch, bias_row * v.H), pointer(table[at.b_x], number), table[at.b_x] != 0
         for j in range(Gx * v.H):
             bias[j] = b_x[j] if given else number(0)
-        if v.bias_hh_given:
-            add_biases(v, bias)
+        if dense:
+            for k in range(len(both) if v.bias_hh_given else 0):
+                W_row, U_row = both[k]
+                for j in range(v.H):
+                    bias[W_row * v.H + j] += v.bias_hh[U_row * v.H + j]
         return bias
 
     @njit(**INLINE)
@@ -126,7 +107,12 @@ def forward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
                 y = row(v.out, end * v.H) if steps > 0 else row(v.y_0, b * v.y_0_stride)
                 for j in range(v.H):
                     y_end[b * v.H + j] = y[j]
-            final_states(v, table, end * v.S, steps, b)
+            if states > 0:
+                for k in range(states):
+                    state = row(v.states[k], end * v.S) if steps > 0 else row(v.initial[k], b * v.strides[k])
+                    s_end = row(pointer(table[final_word + k], number), b * v.S)
+                    for j in range(v.S):
+                        s_end[j] = state[j]
 
     def kernel(table, first, last, thread):
         v, stage = view(table, first, last, thread), table[at.stage]
@@ -151,9 +137,9 @@ def forward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
                         for j in range(v.H):
                             y[j] = number(0)
                         continue
-                    net, _ = net_inputs(v, table, (t_a * v.B + b) * Gx * v.H, (t_rec * v.B + b) * Gy * v.H)
+                    net = net_inputs(v, table, (t_a * v.B + b) * Gx * v.H, (t_rec * v.B + b) * Gy * v.H)
                     read = net + previous(v, n, t, before, b) + v.params
-                    units(table, v.H, read, (y,) + new_states(v, (t * v.B + b) * v.S))
+                    units(table, v.H, read, (y,) + moved(v.states, (t * v.B + b) * v.S))
             if fed_back or states > 0:
                 finals(v, table)
 

@@ -78,8 +78,8 @@ def plugged(structure: Structure, function: Any, form: Assignments, dtype: str, 
 
     from longlag.engines.cpu.codegen import backward, forward, rows  # these load Numba
 
-    number, sizes = getattr(np, dtype), (len(form.inputs), len(form.outputs))
-    units = rows.over_units(function, *sizes, number, vectors=not NUMBA.uses_power(form))
+    number = getattr(np, dtype)
+    units = rows.over_units(function, number, vectors=not NUMBA.uses_power(form))
     loop = forward.forward if part == "forward" else backward.backward
     return loop(structure, units, number)
 
@@ -117,7 +117,8 @@ def unit_back(cell: Cell, norm: bool) -> Assignments:
     if fed_back and not cell.reads_y:
         lines += (("d_y_", sympy.Integer(0)),)
     lines += tuple((f"_new_sum_{p}", _symbol(f"_sum_{p}") + _symbol(f"d_{p}_")) for p in cell.params)
-    results = (*(f"d_{g}_" for g in cell.gates), *["d_y_"] * fed_back, *(f"d_{s}_" for s in cell.states))
+    gates = (*cell.input_gates, *(g for g in cell.gates if g not in cell.input_gates))
+    results = (*(f"d_{g}_" for g in gates), *["d_y_"] * fed_back, *(f"d_{s}_" for s in cell.states))
     results += tuple(f"_new_sum_{p}" for p in cell.params)
     return replace(form, name="unit_back", inputs=read, lines=lines, outputs=results)
 

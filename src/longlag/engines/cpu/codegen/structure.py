@@ -32,7 +32,10 @@ class Structure:
     def of(cls, cell: Any, norm: bool, uniform: bool = True) -> Structure:
         """The structure of a cell, or of anything with a cell's attributes."""
         rows = [
-            tuple(names.index(gate) if gate in names else -1 for names in (cell.input_gates, cell.recurrent_gates))
+            (
+                cell.input_gates.index(gate) if gate in cell.input_gates else -1,
+                cell.recurrent_gates.index(gate) if gate in cell.recurrent_gates else -1,
+            )
             for gate in cell.gates
         ]
         counts = len(cell.states), len(cell.params)
@@ -63,20 +66,20 @@ class Structure:
 
     @cached_property
     def masked(self) -> int:
-        """Number of fed-back values that a mask multiplies: all those of a local cell, apart from U's input."""
+        """Number of fed-back values that a mask multiplies: all those of a local cell. (Elsewhere: U's input.)"""
         return 0 if self.dense or not self.uniform else self.fed_back + self.states
 
+    # Scratch memory of a thread, in rows of H numbers: one of zeros, one for every masked value, those of the norm,
+    # a bias for every gate in W. The norm has one row for a net input and three for every gate.
     @cached_property
     def norm_row(self) -> int:
-        """Scratch memory of a thread, in rows of H numbers: one of zeros, the masked values, then for the norm."""
         return 1 + self.masked
 
     @cached_property
     def bias_row(self) -> int:
-        """The rows of the norm are one net input, then two for every gate; after them, a bias for every gate in W."""
-        return self.norm_row + (1 + 2 * len(self.gates)) * self.norm
+        return self.norm_row + (1 + 3 * len(self.gates)) * self.norm
 
     @cached_property
     def scratch_rows(self) -> int:
-        """Rows of H numbers that each thread needs, beside (H + tile width) for each row of its products."""
+        """All of them; a thread also needs (H + tile width) numbers for each row of its products."""
         return self.bias_row + self.input_gates

@@ -14,7 +14,18 @@ from numba import njit
 from longlag.engines.cpu.cache.compile import real
 from longlag.engines.cpu.codegen import words as at
 from longlag.engines.cpu.codegen.norm import normalise_for
-from longlag.engines.cpu.codegen.pointers import INLINE, address, each, pointer, row
+from longlag.engines.cpu.codegen.pointers import (
+    INLINE,
+    address,
+    given_or,
+    moved,
+    moved_by,
+    picked,
+    pointer,
+    pointers,
+    row,
+    strides_of,
+)
 from longlag.engines.cpu.codegen.structure import Structure
 
 
@@ -61,26 +72,8 @@ class View(NamedTuple):
 def open_table(cell: Structure, number: Any) -> Any:
     """``view(table, first, last, thread)``."""
     uniform, separate, scratch_rows = cell.uniform, cell.separate, cell.scratch_rows
-    of_params = at.STATES + at.PER_STATE * cell.states
-
-    def initial(k: int) -> Any:
-        word = at.of_state(k, at.INITIAL)
-        return lambda table, zero: pointer(table[word], number) if table[word] != 0 else zero
-
-    def stride(k: int) -> Any:
-        word = at.of_state(k, at.INITIAL)
-        return lambda table, S: S if table[word] != 0 else 0
-
-    def values(k: int) -> Any:
-        word = at.of_state(k, at.ALL)
-        return lambda table: pointer(table[at.kept] + table[word], number)
-
-    def param(k: int) -> Any:
-        word = of_params + at.PER_PARAM * k
-        return lambda table: pointer(table[word], number)
-
-    initials, strides, states = (each(cell.states, make) for make in (initial, stride, values))
-    params = each(cell.params, param)
+    initial_word, _, states_word, _, _, _, params_word, _ = at.sections(cell.states, cell.params)
+    of_states, of_params = pointers(cell.states, number), pointers(cell.params, number)
 
     @njit(**INLINE)
     def view(table, first, last, thread):
@@ -91,7 +84,7 @@ def open_table(cell: Structure, number: Any) -> Any:
         scratch = row(pointer(memory + table[at.scratch], number), thread * table[at.scratch_size])
         y_0 = pointer(table[at.y_0], number) if table[at.y_0] != 0 else scratch
         y_0_stride = H if table[at.y_0] != 0 else 0
-        lone = 2 if table[at.B] == 1 else 0
+        lone, initial = 2 if table[at.B] == 1 else 0, of_states(table, initial_word, 0)
         return View(
             table[at.T], table[at.B], table[at.I], H, S, first, last, table[at.chunk], table[at.reverse] != 0,
             table[at.save] != 0, memory + table[at.PW], memory + table[at.PU],
@@ -102,7 +95,8 @@ def open_table(cell: Structure, number: Any) -> Any:
             pointer(table[at.lengths], np.int64), table[at.lengths] != 0,
             pointer(table[at.reset], np.uint8), table[at.reset] != 0,
             pointer(table[at.bias_hh], number), table[at.bias_hh] != 0,
-            scratch, y_0, y_0_stride, initials(table, scratch), strides(table, S), states(table), params(table),
+            scratch, y_0, y_0_stride, given_or(initial, scratch), strides_of(initial, S),
+            of_states(table, states_word, kept), of_params(table, params_word, 0),
         )  # fmt: skip
 
     return view
@@ -140,91 +134,65 @@ def cleared(v, t, b):
 
 def previous_for(cell: Structure) -> Any:
     """``previous(v, n, t, before, b)``: rows of y, if the equations read it, and of the states, as row b reads them."""
-    states, reads_y, masked = cell.states, cell.reads_y, cell.masked > 0
-    anything = states > 0 or reads_y
-
-    def state(k: int) -> Any:
-        def values(v, begin, clear, before, b):
-            kept = row(v.states[k], (before * v.B + b) * v.S)
-            return v.scratch if clear else (row(v.initial[k], b * v.strides[k]) if begin else kept)
-
-        return values
-
-    def output(_: int) -> Any:
-        def values(v, begin, clear, before, b):
-            kept = row(v.out, (before * v.B + b) * v.H)
-            return v.scratch if clear else (row(v.y_0, b * v.y_0_stride) if begin else kept)
-
-        return values
-
-    def masked_row(k: int) -> Any:
-        def values(v, rows, b):
-            into, mask = row(v.scratch, (1 + k) * v.H), row(v.mask, b * v.H)
-            for j in range(v.H):
-                into[j] = rows[k][j] * mask[j]
-            return into
-
-        return values
-
-    of_y, of_states, with_mask = each(int(reads_y), output), each(states, state), each(states + reads_y, masked_row)
+    reads_y, masked, anything = cell.reads_y, cell.masked, cell.states > 0 or cell.reads_y
+    zeros, masked_rows = picked([0] * (cell.states + cell.reads_y)), picked(range(1, 1 + masked))
 
     @njit(**INLINE)
     def previous(v, n, t, before, b):
-        begin, clear = (begins(v, n, t, b), cleared(v, t, b)) if anything else (False, False)
-        rows = of_y(v, begin, clear, before, b) + of_states(v, begin, clear, before, b)
-        if masked:
-            rows = with_mask(v, rows, b) if v.mask_given else rows
+        if not anything:
+            return ()
+        kept = moved(v.states, (before * v.B + b) * v.S)
+        initial = moved_by(v.initial, b, v.strides)
+        if reads_y:
+            kept = (row(v.out, (before * v.B + b) * v.H),) + kept
+            initial = (row(v.y_0, b * v.y_0_stride),) + initial
+        rows = initial if begins(v, n, t, b) else kept
+        rows = zeros(v.scratch, 0, 0) if cleared(v, t, b) else rows
+        if masked > 0:
+            if v.mask_given:
+                mask, into = row(v.mask, b * v.H), masked_rows(v.scratch, 0, v.H)
+                for k in range(masked):
+                    for j in range(v.H):
+                        into[k][j] = rows[k][j] * mask[j]
+                rows = into
         return rows
 
     return previous
 
 
 def net_inputs_for(cell: Structure, number: Any) -> Any:
-    """``net_inputs(v, table, at_a, at_rec)``: rows of which the gates' net inputs are sums, and scales of the norm.
+    """``net_inputs(v, table, at_a, at_rec)``: rows of which the gates' net inputs are sums.
 
     Without norm: the rows of a, those of rec if that is separate, those of bias_hh for gates without a row in W.
     With norm: the normalised net input of every gate.
     """
-    gates, only_U, norm, norm_row, separate = cell.gates, cell.only_U, cell.norm, cell.norm_row, cell.separate
+    gates, norm, norm_row, separate = cell.gates, cell.norm, cell.norm_row, cell.separate
+    in_W, in_U = picked(range(cell.input_gates)), picked(range(cell.recurrent_gates) if separate else ())
+    biases, normal_rows = picked(cell.only_U), picked(range(1, 1 + 3 * len(gates), 3))
     normalise = normalise_for(number)
-
-    def bias(k: int) -> Any:
-        in_U = only_U[k]
-        return lambda v: row(v.bias_hh, in_U * v.H) if v.bias_hh_given else v.scratch
-
-    def normal_scale(k: int) -> Any:
-        (in_W, in_U), normal_row = gates[k], 1 + 2 * k
-
-        def scale(v, table, at_a, at_rec, scratch):
-            H, from_W, from_U = v.H, row(v.a, at_a + in_W * v.H), row(v.rec, at_rec + in_U * v.H)
-            if in_W < 0:
-                from_bias = row(v.bias_hh, in_U * H) if v.bias_hh_given else v.scratch
-                for j in range(H):
-                    scratch[j] = from_U[j] + from_bias[j]
-            elif in_U >= 0 and separate:
-                for j in range(H):
-                    scratch[j] = from_W[j] + from_U[j]
-            else:
-                for j in range(H):
-                    scratch[j] = from_W[j]
-            gamma, beta = pointer(table[at.gamma], number), pointer(table[at.beta], number)
-            eps, normal = number(real(table[at.eps])), row(scratch, normal_row * H)
-            return normalise(H, scratch, row(gamma, k * H), row(beta, k * H), eps, row(normal, H), normal)
-
-        return scale
-
-    in_W = each(cell.input_gates, lambda k: lambda v, start: row(v.a, start + k * v.H))
-    in_U = each(cell.recurrent_gates if separate else 0, lambda k: lambda v, start: row(v.rec, start + k * v.H))
-    biases = each(len(only_U), bias)
-    scales_of = each(len(gates) if norm else 0, normal_scale)
-    normal_rows = each(len(gates), lambda k: lambda v, scratch: row(scratch, (1 + 2 * k) * v.H))
 
     @njit(**INLINE)
     def net_inputs(v, table, at_a, at_rec):
-        if norm:
-            scratch = row(v.scratch, norm_row * v.H)
-            scales = scales_of(v, table, at_a, at_rec, scratch)
-            return normal_rows(v, scratch), scales
-        return in_W(v, at_a) + in_U(v, at_rec) + biases(v), ()
+        bias = v.bias_hh if v.bias_hh_given else v.scratch
+        bias_stride = v.H if v.bias_hh_given else 0
+        if not norm:
+            return in_W(v.a, at_a, v.H) + in_U(v.rec, at_rec, v.H) + biases(bias, 0, bias_stride)
+        net, eps = row(v.scratch, norm_row * v.H), number(real(table[at.eps]))
+        gamma, beta = pointer(table[at.gamma], number), pointer(table[at.beta], number)
+        for k in range(len(gates)):
+            W_row, U_row = gates[k]
+            if W_row >= 0:
+                term = row(v.a, at_a + W_row * v.H)
+                for j in range(v.H):
+                    net[j] = term[j]
+            if separate and U_row >= 0:
+                term = row(v.rec, at_rec + U_row * v.H)
+                first = net if W_row >= 0 else row(bias, U_row * bias_stride)
+                for j in range(v.H):
+                    net[j] = first[j] + term[j]
+            normal = row(net, (1 + 3 * k) * v.H)
+            r, scale = row(normal, v.H), row(normal, 2 * v.H)
+            scale[0] = normalise(v.H, net, row(gamma, k * v.H), row(beta, k * v.H), eps, r, normal)
+        return normal_rows(net, 0, v.H)
 
     return net_inputs

@@ -8,7 +8,7 @@ inputs W x + b, with U y added where W and U feed the same gates; rec (T, B, Gy,
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 # sizes and options: S, numbers per row of a state; scratch_size, numbers of scratch memory per thread
 (T, B, I, H, S, chunk, reverse, stage, save, scratch_size) = range(10)
@@ -26,21 +26,30 @@ from typing import Any
 COMMON = tuple(name for name, value in list(globals().items()) if isinstance(value, int))
 LAYOUT = COMMON[hidden_units:]
 
-STATES = len(COMMON)  # then, for every state s: its initial and final value, all values, and three gradients
-INITIAL, FINAL, ALL, D_FINAL, D_OWN, D_INITIAL = range(6)
-PER_STATE = 6
-PER_PARAM = 2  # then, for every parameter p of a unit: its values, and their gradients for every sequence
-
 PACK, ROWS, SUM_W, SUM_U = 1, 2, 4, 8  # bits of ``stage``: which parts of a kernel run
 
 
-def of_state(k: int, which: int) -> int:
-    """The index of a word of the k-th state."""
-    return STATES + PER_STATE * k + which
+class Sections(NamedTuple):
+    """Where the words of states and params begin; there is one for every state or param."""
+
+    initial: int
+    final: int
+    values: int  # at all time steps; byte offsets in the block that is kept
+    d_final: int
+    d_own: int  # byte offsets
+    d_initial: int
+    params: int
+    d_params: int  # for every sequence
+
+
+def sections(states: int, params: int) -> Sections:
+    """The sections of a table for a cell with so many states and params."""
+    first = len(COMMON)
+    return Sections(*(first + k * states for k in range(7)), first + 6 * states + params)
 
 
 def names(cell: Any) -> list[str]:
     """Names of all words in the table of a cell, in order."""
-    states = [[f"{s}_0", f"{s}_end", f"{s}_all", f"d_{s}_end", f"d_{s}_own", f"d_{s}_0"] for s in cell.states]
-    params = [[f"{p}_all", f"d_{p}_sum"] for p in cell.params]
-    return [*COMMON, *(name for group in (*states, *params) for name in group)]
+    of_states = ["{}_0", "{}_end", "{}_all", "d_{}_end", "d_{}_own", "d_{}_0"]
+    states = [name.format(s) for name in of_states for s in cell.states]
+    return [*COMMON, *states, *(f"{p}_all" for p in cell.params), *(f"d_{p}_sum" for p in cell.params)]
