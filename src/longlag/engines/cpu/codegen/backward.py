@@ -40,11 +40,13 @@ def backward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
     """The kernel; ``units(table, H, rows read, rows written)``.
 
     Rows read: those of the forward pass, new y and states, gradients of the output, of y if it is fed back, of the
-    states, and sums of gradients of params. Rows written: gradients of all gates, then those of y, states and params.
+    states, and sums of gradients of params. Rows written: gradients of the gates with a row in W, of the other gates,
+    of y if the equations read it, of the states, and the new sums.
     """
     Gx, Gy, dense, separate, norm = cell.input_gates, cell.recurrent_gates, cell.dense, cell.separate, cell.norm
     gates, both, norm_row, product_row = cell.gates, cell.both, cell.norm_row, cell.scratch_rows
     count, states, params, fed_back, masked = len(gates), cell.states, cell.params, cell.fed_back, cell.masked > 0
+    reads_y = cell.reads_y
     words = at.sections(states, params)
     d_final, d_own_word, d_initial, d_params_word = words.d_final, words.d_own, words.d_initial, words.d_params
     of_states, of_params = pointers(states, number), pointers(params, number)
@@ -113,17 +115,24 @@ def backward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
                 fill(d_states[k], b * v.S, (b + 1) * v.S, zero)
 
     @njit(**INLINE)
+    def adds_to_y(v):
+        """Whether the product with Uᵀ is added to d_y: some rows have ended, or d_y comes through the equations, too."""
+        return reads_y or not dense or v.lengths_given
+
+    @njit(**INLINE)
     def multiply_by_U(v, table, errors, d_y):
-        """d_y += Uᵀ errors, multiplied by the mask."""
+        """d_y += Uᵀ errors, multiplied by the mask; or d_y = …, see `adds_to_y`."""
         G, rows, multiply = (Gy if separate else Gx) * v.H, v.last - v.first, table[at.multiply]
+        add = 1 if adds_to_y(v) else 0
         if not v.mask_given:
-            call(multiply, (errors, G, rows, G, v.PU, address(d_y, v.first * v.H), v.H, 1 | v.lone, v.edge))
+            call(multiply, (errors, G, rows, G, v.PU, address(d_y, v.first * v.H), v.H, add | v.lone, v.edge))
         else:
             through = row(v.scratch, product_row * v.H)
             call(multiply, (errors, G, rows, G, v.PU, address(through, 0), v.H, 0, v.edge))
             for b in range(v.first, v.last):
                 for j in range(v.H):
-                    d_y[b * v.H + j] += through[(b - v.first) * v.H + j] * v.mask[b * v.H + j]
+                    value = through[(b - v.first) * v.H + j] * v.mask[b * v.H + j]
+                    d_y[b * v.H + j] = d_y[b * v.H + j] + value if add != 0 else value
 
     @njit(**INLINE)
     def multiply_by_W(v, table, t, dA):
@@ -192,14 +201,19 @@ def backward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
                         continue
                     net = net_inputs(v, table, at_a, at_rec)
                     d_out = row(dOut, at_b * v.H) if table[at.dOut] != 0 else v.scratch
-                    d_fed_back = moved(d_states, b * v.S)
+                    d_fed_back = d_before = moved(d_states, b * v.S)
                     if fed_back:
                         d_fed_back = (row(d_y, b * v.H),) + d_fed_back
+                    if reads_y:
+                        d_before = (row(d_y, b * v.H),) + d_before
                     d_sums = moved(d_params, b * v.H)
                     read = net + previous(v, n, t, before, b) + v.params + (row(v.out, at_b * v.H),)
                     read = read + moved(v.states, at_b * v.S) + (d_out,) + d_fed_back + d_sums
                     d_gates = dA_rows(dA, at_a, v.H) + dRec_rows(dRec, at_rec, v.H)
-                    units(table, v.H, read, d_gates + d_fed_back + d_sums)
+                    units(table, v.H, read, d_gates + d_before + d_sums)
+                    if fed_back and not reads_y:
+                        if adds_to_y(v):
+                            fill(d_y, b * v.H, (b + 1) * v.H, zero)
                     if norm:
                         normal_back(v, table, row(dA, at_a), row(dRec, at_rec), b)
                     if separate:

@@ -105,8 +105,6 @@ def unit_back(cell: Cell, norm: bool) -> Assignments:
     The gradient of y is the sum of two: that of the layer's output, and what comes back from the next step. Gradients
     of params are added to what earlier rows and steps gave.
     """
-    import sympy
-
     form, (inputs, sums) = cell.assignments("adjoint"), _net_inputs(cell, norm)
     fed_back = "y" in cell.fed_back
     others = form.inputs[len(cell.gates) : len(cell.inputs)]
@@ -114,11 +112,9 @@ def unit_back(cell: Cell, norm: bool) -> Assignments:
     read = (*inputs, *others, "y_new", *cell.new_states, "_d_out", *["_d_next"] * fed_back)
     read += (*(f"d_{s}" for s in cell.states), *(f"_sum_{p}" for p in cell.params))
     lines = sums + y + form.lines
-    if fed_back and not cell.reads_y:
-        lines += (("d_y_", sympy.Integer(0)),)
     lines += tuple((f"_new_sum_{p}", _symbol(f"_sum_{p}") + _symbol(f"d_{p}_")) for p in cell.params)
     gates = (*cell.input_gates, *(g for g in cell.gates if g not in cell.input_gates))
-    results = (*(f"d_{g}_" for g in gates), *["d_y_"] * fed_back, *(f"d_{s}_" for s in cell.states))
+    results = (*(f"d_{g}_" for g in gates), *["d_y_"] * cell.reads_y, *(f"d_{s}_" for s in cell.states))
     results += tuple(f"_new_sum_{p}" for p in cell.params)
     return replace(form, name="unit_back", inputs=read, lines=lines, outputs=results)
 

@@ -35,8 +35,8 @@ def units_for(unit: Any, gated: bool) -> Any:
 
 
 def units_back_for(unit_back: Any, gated: bool, number: Any) -> Any:
-    """``units(table, H, (a, s, y_new, s_new, d_out, d_y, d_s), (d_a, d_y, d_s))``."""
-    zero, one = number(0), number(1)
+    """``units(table, H, (a, s, y_new, s_new, d_out, d_y, d_s), (d_a, d_s))``."""
+    one = number(1)
 
     @njit(**INLINE)
     def units(table, H, given, computed):
@@ -59,7 +59,5 @@ def units_back_for(unit_back: Any, gated: bool, number: Any) -> Any:
                     net = a[i + block], a[cells + k], s[k]
                     d_i, d_a[cells + k], d_s[k] = unit_back(*net, y_new[cells + k], s_new[k], d, d_s[k])
                 d_a[i + block] += d_i
-        for j in range(H):
-            d_y[j] = zero
 
     return units
