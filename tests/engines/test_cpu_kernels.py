@@ -49,7 +49,7 @@ def test_source_is_readable_and_named_after_its_content(folder):
     (path,) = folder.glob("static*.py")
     assert path.name.startswith("static_float64_")
     assert "y_new = tanh(number(0.5)*a)" in path.read_text()
-    assert cells.lstm.source("cpu").count("def ") == 4
+    assert cells.lstm.source("cpu").count("def ") == 2
     with pytest.raises(ValueError, match=r"cell lstm: engine must be one of \['torch', 'cpu'\], got 'gpu'"):
         cells.lstm.source("gpu")
 

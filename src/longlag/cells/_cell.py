@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
+from longlag.cells import _derive
 from longlag.cells._assignments import Assignments
-from longlag.cells._derive import FORMS, adjoint, compiled, derive, jacobian, output, symbol, torch_source
 from longlag.cells._language import GRAMMAR, LANGUAGE, PUBLIC, functions
 
 if TYPE_CHECKING:
@@ -102,10 +102,10 @@ class Cell:
         ``"adjoint"``: the same, given also what the step computed: inputs, y_new, new states, d_y, d_states.
         ``"partials"``: inputs -> all entries of `jacobian`.
         """
-        if which not in FORMS:
-            raise ValueError(f"cell {self.name}: assignments must be one of {list(FORMS)}, got {which!r}")
+        if which not in _derive.FORMS:
+            raise ValueError(f"cell {self.name}: assignments must be one of {list(_derive.FORMS)}, got {which!r}")
         if which not in self._assignments:
-            self._assignments[which] = derive(self, which)
+            self._assignments[which] = _derive.derive(self, which)
         return self._assignments[which]
 
     @cached_property
@@ -146,7 +146,7 @@ class Cell:
             if row not in self.outputs:
                 raise ValueError(f"cell {self.name}: rows must be among {self.outputs}, got {row!r}")
         if rows not in self._with_partials:
-            function = self._compile(derive(self, "step_and_partials", rows))
+            function = self._compile(_derive.derive(self, "step_and_partials", rows))
             keys, n = [key for key in self.jacobian if key[0] in rows], len(self.outputs)
 
             def step_and_partials(*inputs: Tensor) -> tuple[dict[str, Tensor], Partials]:
@@ -159,7 +159,7 @@ class Cell:
     @cached_property
     def jacobian(self) -> dict[tuple[str, str], sympy.Expr]:
         """The non-zero partial derivatives as SymPy expressions."""
-        return jacobian(self)
+        return _derive.jacobian(self)
 
     def source(self, engine: str = "torch") -> str:
         """The generated code, to be read. ``engine``: ``"torch"``, or an engine with a printer (`register_printer`)."""
@@ -174,7 +174,7 @@ class Cell:
     @cached_property
     def output(self) -> Any:
         """y as a function of the inputs and of the new states, ``c_new``, …, where these occur in it."""
-        return output(self)
+        return _derive.output(self)
 
     @cached_property
     def adjoint(self) -> dict[str, sympy.Expr]:
@@ -182,15 +182,15 @@ class Cell:
 
         D_c = d_c + d_y ∂y/∂c_new; d_v_ = d_y ∂y/∂v + Σ_c D_c ∂c_new/∂v for every input v.
         """
-        return adjoint(self)
+        return _derive.adjoint(self)
 
     def _compile(self, form: Assignments) -> Callable[..., Any]:
-        return compiled(form, self.key)
+        return _derive.compiled(form, self.key)
 
     # ------------------------------------------------------------------------------------------- tracing
     @cached_property
     def _symbols(self) -> tuple[sympy.Symbol, ...]:
-        return tuple(map(symbol, self.inputs))
+        return tuple(map(_derive.symbol, self.inputs))
 
     def _trace(self) -> tuple[sympy.Expr, ...]:
         import sympy
@@ -294,4 +294,4 @@ def register_printer(engine: str, write: Callable[[Cell], str]) -> None:
     _PRINTERS[engine] = write
 
 
-register_printer("torch", torch_source)
+register_printer("torch", _derive.torch_source)

@@ -1,4 +1,4 @@
-"""The functions of the language in which cells are written. Each works on SymPy expressions (tracing) and on tensors."""
+"""The functions of the language of cells. Each works on SymPy expressions (tracing) and on tensors."""
 
 from __future__ import annotations
 

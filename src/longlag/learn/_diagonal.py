@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from longlag.cells import Partials
 from longlag.layers._module import State
 from longlag.learn._cross import Cross
-from longlag.cells import Partials
 from longlag.learn._graph import Graph, Results
 from longlag.learn._groups import FED_BACK, INPUT, Group
 from longlag.learn._rule import Errors, Method

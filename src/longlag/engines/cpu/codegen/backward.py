@@ -46,7 +46,7 @@ def backward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
     Gx, Gy, dense, separate, norm = cell.input_gates, cell.recurrent_gates, cell.dense, cell.separate, cell.norm
     gates, both, norm_row, product_row = cell.gates, cell.both, cell.norm_row, cell.scratch_rows
     count, states, params, fed_back, masked = len(gates), cell.states, cell.params, cell.fed_back, cell.masked > 0
-    reads_y = cell.reads_y
+    reads_y, shared = cell.reads_y, len(cell.both)
     words = at.sections(states, params)
     d_final, d_own_word, d_initial, d_params_word = words.d_final, words.d_own, words.d_initial, words.d_params
     of_states, of_params = pointers(states, number), pointers(params, number)
@@ -88,11 +88,10 @@ def backward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
     @njit(**INLINE)
     def copy_gradients(v, dA, dRec):
         """The gradient of a gate that has a row in W and one in U is that of both."""
-        if len(both) > 0:
-            for k in range(len(both)):
-                W_row, U_row = both[k]
-                for j in range(v.H):
-                    dRec[U_row * v.H + j] = dA[W_row * v.H + j]
+        for k in range(shared):
+            W_row, U_row = both[k]
+            for j in range(v.H):
+                dRec[U_row * v.H + j] = dA[W_row * v.H + j]
 
     @njit(**INLINE)
     def apply_mask(v, d_y, d_states, b):
@@ -116,7 +115,7 @@ def backward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
 
     @njit(**INLINE)
     def adds_to_y(v):
-        """Whether the product with Uᵀ is added to d_y: some rows have ended, or d_y comes through the equations, too."""
+        """Whether the product with Uᵀ is added to d_y: rows may have ended, or the equations read y, too."""
         return reads_y or not dense or v.lengths_given
 
     @njit(**INLINE)
@@ -211,12 +210,11 @@ def backward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
                     read = read + moved(v.states, at_b * v.S) + (d_out,) + d_fed_back + d_sums
                     d_gates = dA_rows(dA, at_a, v.H) + dRec_rows(dRec, at_rec, v.H)
                     units(table, v.H, read, d_gates + d_before + d_sums)
-                    if fed_back and not reads_y:
-                        if adds_to_y(v):
-                            fill(d_y, b * v.H, (b + 1) * v.H, zero)
+                    if fed_back and not reads_y and adds_to_y(v):
+                        fill(d_y, b * v.H, (b + 1) * v.H, zero)
                     if norm:
                         normal_back(v, table, row(dA, at_a), row(dRec, at_rec), b)
-                    if separate:
+                    if separate and shared > 0:
                         copy_gradients(v, row(dA, at_a), row(dRec, at_rec))
                     if masked and v.mask_given:
                         apply_mask(v, d_y, d_states, b)
@@ -232,8 +230,7 @@ def backward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
         alone = stage & ROWS  # one thread does all stages in one call; else every thread gets a range of tiles
         if stage & SUM_W:
             sum_of_W(v, table, dA, 0 if alone else first, table[at.tiles_W] if alone else last, thread)
-        if dense:
-            if stage & SUM_U:
-                sum_of_U(v, table, dRec, 0 if alone else first, table[at.tiles_U] if alone else last, thread)
+        if dense and stage & SUM_U:
+            sum_of_U(v, table, dRec, 0 if alone else first, table[at.tiles_U] if alone else last, thread)
 
     return kernel

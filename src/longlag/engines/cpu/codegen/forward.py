@@ -44,12 +44,13 @@ def copy_source(v, n, t, before):
 
 
 def forward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
-    """The kernel; ``units(table, H, rows read, rows written)``: net inputs, previous y and states, params; y, states."""
-    Gx, Gy, dense, separate, bias_row = (
-        cell.input_gates, cell.recurrent_gates, cell.dense, cell.separate, cell.bias_row
-    )  # fmt: skip
-    both, fed_back, states = cell.both, cell.fed_back, cell.states
-    final_word = at.sections(states, cell.params).final
+    """The kernel; ``units(table, H, rows read, rows written)``.
+
+    Rows read: net inputs, y if the equations read it, the states of the step before, params. Rows written: y, states.
+    """
+    Gx, Gy, dense, separate = cell.input_gates, cell.recurrent_gates, cell.dense, cell.separate
+    both, shared, fed_back, states = cell.both, len(cell.both), cell.fed_back, cell.states
+    bias_row, final_word = cell.bias_row, at.sections(states, cell.params).final
     view, previous, net_inputs = open_table(cell, number), previous_for(cell), net_inputs_for(cell, number)
 
     @njit(**INLINE)
@@ -57,8 +58,8 @@ def forward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
         bias, b_x, given = row(v.scratch, bias_row * v.H), pointer(table[at.b_x], number), table[at.b_x] != 0
         for j in range(Gx * v.H):
             bias[j] = b_x[j] if given else number(0)
-        if dense:
-            for k in range(len(both) if v.bias_hh_given else 0):
+        if shared > 0:
+            for k in range(shared if v.bias_hh_given else 0):
                 W_row, U_row = both[k]
                 for j in range(v.H):
                     bias[W_row * v.H + j] += v.bias_hh[U_row * v.H + j]
@@ -102,7 +103,7 @@ def forward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
         for b in range(v.first, v.last):
             # layers check lengths, torch.compile does not: a length below 1 gives no step, one above T gives T
             steps = min(v.lengths[b], v.T) if v.lengths_given else v.T
-            end = ((0 if v.reverse else steps - 1) * v.B + b)
+            end = (0 if v.reverse else steps - 1) * v.B + b
             if fed_back:
                 y = row(v.out, end * v.H) if steps > 0 else row(v.y_0, b * v.y_0_stride)
                 for j in range(v.H):

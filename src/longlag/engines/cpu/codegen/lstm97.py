@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from longlag.cells import Cell, memory_cell
 from longlag.engines.cpu.codegen import generate

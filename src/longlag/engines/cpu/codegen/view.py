@@ -148,13 +148,12 @@ def previous_for(cell: Structure) -> Any:
             initial = (row(v.y_0, b * v.y_0_stride),) + initial
         rows = initial if begins(v, n, t, b) else kept
         rows = zeros(v.scratch, 0, 0) if cleared(v, t, b) else rows
-        if masked > 0:
-            if v.mask_given:
-                mask, into = row(v.mask, b * v.H), masked_rows(v.scratch, 0, v.H)
-                for k in range(masked):
-                    for j in range(v.H):
-                        into[k][j] = rows[k][j] * mask[j]
-                rows = into
+        if masked > 0 and v.mask_given:
+            mask, into = row(v.mask, b * v.H), masked_rows(v.scratch, 0, v.H)
+            for k in range(masked):
+                for j in range(v.H):
+                    into[k][j] = rows[k][j] * mask[j]
+            rows = into
         return rows
 
     return previous
