@@ -53,4 +53,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(["Cell", "cell", "exp", "relu", "sigmoid", "tanh", *_HOME])
+    public = ["Assignments", "Cell", "Partials", "Printer", "cell", "exp", "register_printer", "relu", "sigmoid", "tanh"]
+    return sorted([*public, *_HOME])
