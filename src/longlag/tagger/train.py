@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import distributed
 
+from longlag.engines import few_threads
 from longlag.layers import validation
 from longlag.tagger import folder as folders
 from longlag.tagger.batches import Corpus
@@ -114,7 +115,7 @@ def train_tagger(
         if folders.finished(folder):
             watch.note(f"{folder} is finished: nothing to resume")
             return Tagger.load(folder)
-    with reproducible():
+    with reproducible(), few_threads(settings.hidden):
         torch.manual_seed(settings.seed)
         resumed, tagger = tagger is not None, tagger or new_tagger(sentences, settings)
         batch = settings.batch or usual_batch(len(sentences))
