@@ -21,6 +21,7 @@ from longlag.tagger import folder as folders
 from longlag.tagger.data import DataError
 from longlag.tagger.folder import FolderError
 from longlag.tagger.loop import Loop
+from longlag.tagger.network import Network
 from longlag.tagger.train import Settings, Watch, train_tagger
 
 WEIGHTS, CHECKPOINT = folders.WEIGHTS, folders.CHECKPOINT
@@ -213,6 +214,44 @@ def test_a_training_that_finds_nothing_says_so(place, tmp_path, monkeypatch):
     assert len(ear.epochs) == 4
     assert ear.notes == ["no epoch got anything right on the dev data; train for more epochs, or check the two files"]
     assert ll.Tagger.load(tmp_path / "m").predict([["the"]]) != [[]]
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_small_networks_train_on_one_thread(place, tmp_path, two_threads):
+    """Up to 256 units a second thread gains nothing; on a busy machine an update waits for it."""
+    found = set()
+
+    class Count(Watch):
+        def batch(self, epoch, epochs, done, batches):
+            found.add(torch.get_num_threads())
+
+    again(place, tmp_path / "m", epochs=1, watch=Count())
+    assert found == {1}
+    assert torch.get_num_threads() == 2
+    found.clear()
+    again(place, tmp_path / "wide", epochs=1, hidden=300, watch=Count())
+    assert found == {2}
+
+
+def test_a_few_words_are_tagged_on_one_thread(place, two_threads, monkeypatch):
+    found, tagger, run = [], ll.Tagger.load(place / "model"), Network.run
+
+    def counted(self, *arguments):
+        found.append(torch.get_num_threads())
+        return run(self, *arguments)
+
+    monkeypatch.setattr(Network, "run", counted)
+    tagger.predict([["the", "cat"]])
+    tagger.predict([["the", "cat"]] * 200)
+    assert found == [1, 2]
+    assert torch.get_num_threads() == 2
 
 
 def test_the_rate_rises_then_falls_and_gradients_are_clipped(place, monkeypatch):

@@ -1,3 +1,3 @@
-"""A tagger as a product: files in, a model out, tags out."""
+"""A tagger: trained from files of tagged sentences, kept in a folder."""
 
 from longlag.tagger.model import Tagger as Tagger

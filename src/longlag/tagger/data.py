@@ -1,4 +1,4 @@
-"""Files of tagged sentences: columns in, sentences out, every complaint with file and line."""
+"""Reading files of tagged sentences; every error names file and line."""
 
 from __future__ import annotations
 

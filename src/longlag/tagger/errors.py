@@ -1,4 +1,4 @@
-"""Where a tagger errs: by tag, by confusion, on words it has not seen; as lines for a terminal and as one HTML page."""
+"""Error analysis of a tagger: by tag, by confusion, by word; as text for a terminal and as one HTML page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model folder: JSON that describes, safetensors that hold numbers; nothing is unpickled, nothing half written."""
+"""A model folder: a description in JSON, tensors in safetensors; nothing is pickled, files are replaced whole."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write_description(folder: Path, content: dict[str, Any]) -> None:
 
 
 def read_description(folder: Path) -> dict[str, Any]:
-    """Read tagger.json and see that it is ours."""
+    """Read tagger.json; refuse other formats and versions."""
     path = folder / DESCRIPTION
     if not path.is_file():
         raise FolderError(f"Tagger: {folder} must be a folder written by longlag tag train, it has no {DESCRIPTION}")
@@ -47,7 +47,7 @@ def read_description(folder: Path) -> dict[str, Any]:
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], **notes: Any) -> None:
-    """Tensors and, as JSON beside them, what is to be known of them. The same content gives the same bytes."""
+    """Write tensors, and notes about them as JSON metadata. The same content gives the same bytes."""
     from safetensors.torch import save
 
     contents = {name: value.detach().contiguous() for name, value in tensors.items()}
@@ -73,7 +73,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def claim(folder: Path) -> None:
-    """Make a folder ours, if it does not exist or is empty; nobody's files are overwritten."""
+    """Create the folder of a new model; a folder that holds a tagger or other files is refused."""
     if folder.exists() and not folder.is_dir():
         raise FolderError(f"Tagger: {folder} must be a folder, got a file")
     if begun(folder):
@@ -103,7 +103,7 @@ def remove_half_written(folder: Path) -> None:
 
 
 def begun(folder: Path) -> bool:
-    """Whether training has got so far that it can be resumed; what it left before that is worth nothing."""
+    """Whether there is a training to resume: its description is written last."""
     return (folder / DESCRIPTION).exists()
 
 

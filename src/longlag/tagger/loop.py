@@ -21,9 +21,9 @@ from longlag.tagger.model import Tagger
 LONGEST_BATCH = 4096  # padded words
 CLIP = 5.0  # largest norm of the gradient of the mean loss per word
 WARM_UP = 0.05  # share of the training over which the rate rises
-AVERAGE = 0.999  # what an average of the weights keeps of itself at every update
+AVERAGE = 0.999  # decay of the averaged weights per update
 BETAS = (0.9, 0.99)
-MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # what Adam remembers of a parameter
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # Adam's state of a parameter
 
 
 class World(NamedTuple):
@@ -33,7 +33,7 @@ class World(NamedTuple):
     size: int = 1
 
     def rows(self, sentences: int) -> tuple[slice, int]:
-        """This process's share of a batch, and its weight: with nothing to do, a sentence that does not count."""
+        """This process's share of a batch and its weight; an empty share is one sentence of weight 0."""
         share = slice(self.rank * sentences // self.size, (self.rank + 1) * sentences // self.size)
         return (share, 1) if share.start < share.stop else (slice(0, 1), 0)
 
@@ -67,7 +67,7 @@ class Loop:
         return self.epoch - self.best_epoch if self.best > 0 else 0
 
     def run_epoch(self, watch: Callable[[int, int], None]) -> float:
-        """One pass over the corpus; its mean loss per word. ``watch`` is told batches done, and of how many."""
+        """One pass over the corpus; returns the mean loss per word. ``watch`` gets batches done and their number."""
         groups = shuffled(self.corpus.lengths, self.batch_size, LONGEST_BATCH)
         total, words = 0.0, 0
         self.tagger.train()
@@ -107,7 +107,7 @@ class Loop:
 
     # ---------------------------------------------------------------------------------------------- checkpoints
     def write(self, folder: Path) -> None:
-        """All that training needs to go on: weights, averages, the optimiser's moments, the generator's state."""
+        """Write a checkpoint: weights, averages, the optimiser's moments, the random generator's state."""
         tensors: dict[str, Tensor] = {"generator": torch.get_rng_state()}
         averages = dict(self.averaged.named_parameters())
         for name, p in self.tagger.named_parameters():
@@ -155,7 +155,7 @@ class Loop:
 
 @contextmanager
 def reproducible() -> Iterator[None]:
-    """Deterministic algorithms and random numbers of our own; the caller's stay as they are."""
+    """Deterministic algorithms and a random state of our own; the caller's settings are restored."""
     strict, warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     with torch.random.fork_rng(devices=[]):
         torch.use_deterministic_algorithms(True)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from longlag.engines import few_threads
 from longlag.layers import validation
 from longlag.structured import CRF
 from longlag.tagger import folder as folders
@@ -110,10 +111,11 @@ class Tagger(nn.Module):
         corpus = Corpus([Sentence(list(words), []) for words in sentences], self.vocabulary)
         found: list[list[Any]] = [[] for _ in sentences]
         names = self.vocabulary.tags
-        for chosen, tags, sure in self._predicted(corpus, marginals):
-            for k, numbers, p in zip(chosen, tags.tolist(), sure.tolist() if marginals else tags):
-                some = [names[number] for number in numbers[: corpus.lengths[k]]]
-                found[k] = list(zip(some, p)) if marginals else some
+        with few_threads(sum(corpus.lengths)):
+            for chosen, tags, sure in self._predicted(corpus, marginals):
+                for k, numbers, p in zip(chosen, tags.tolist(), sure.tolist() if marginals else tags):
+                    some = [names[number] for number in numbers[: corpus.lengths[k]]]
+                    found[k] = list(zip(some, p)) if marginals else some
         return found
 
     @torch.inference_mode()

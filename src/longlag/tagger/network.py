@@ -23,7 +23,7 @@ RARE = 0.25  # a word seen n times is hidden with probability RARE/(RARE + n), s
 
 
 class Noise(NamedTuple):
-    """What training draws for a batch, whole, so that it does not depend on how the batch is split over processes."""
+    """Random numbers of a whole batch, drawn at once: the same however the batch is split over processes."""
 
     hidden: Tensor  # (B, T): words read as unknown
     masks: list[Tensor]  # (B, 1, D), what each LSTM and the read-out keep: one draw per sentence, the same at all times
@@ -81,7 +81,7 @@ class Network(nn.Module):
         return Noise(torch.rand_like(rarity) < rarity, masks)
 
     def spell(self, forms: Forms) -> Tensor:
-        """What a word is without its number (F, D): windows of characters, affixes, its pretrained vector."""
+        """Features of words except the word embedding (F, D): windows of characters, affixes, pretrained vector."""
         longest = forms.characters.shape[1]
         letters = self.characters(F.pad(forms.characters, (WINDOW // 2, WINDOW // 2)))  # (F, C + WINDOW − 1, ·)
         windows = self.windows(torch.cat([letters[:, k : k + longest] for k in range(WINDOW)], -1))  # (F, C, FILTERS)
@@ -92,7 +92,7 @@ class Network(nn.Module):
         return torch.cat(parts, -1)
 
     def describe(self, forms: Forms) -> Tensor:
-        """All that the first LSTM reads of a word (F, D), without noise."""
+        """The first LSTM's input for each word (F, D), without noise."""
         order = (forms.characters != 0).sum(1).argsort()  # short words together: there is less padding to read
         spelled = torch.cat([self.spell(forms.chosen(some)) for some in order.split(SPELLED)])
         return torch.cat([self.words(forms.words), spelled[order.argsort()]], -1)

@@ -11,7 +11,7 @@ from longlag.tagger.spans import scheme_of, spans
 
 @dataclass(frozen=True)
 class Count:
-    """Things that were right, that were found, and that are there."""
+    """Numbers of right guesses, of guesses (found), and of items in the data (there)."""
 
     right: int
     found: int
@@ -19,12 +19,12 @@ class Count:
 
     @property
     def precision(self) -> float:
-        """Right of those found; 0 if none was."""
+        """right/found; 0 if nothing was found."""
         return self.right / self.found if self.found else 0.0
 
     @property
     def recall(self) -> float:
-        """Right of those that are there; 0 if there are none."""
+        """right/there; 0 if there is nothing to find."""
         return self.right / self.there if self.there else 0.0
 
     @property
@@ -50,7 +50,7 @@ class Score:
 
     @property
     def value(self) -> float:
-        """What training wants: F1 of the spans if there are spans, else accuracy."""
+        """The score training selects by: F1 of the spans if there are spans, else accuracy."""
         return self.accuracy if self.spans is None else self.spans.f1
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import distributed
 
+from longlag.engines import few_threads
 from longlag.layers import validation
 from longlag.tagger import folder as folders
 from longlag.tagger.batches import Corpus
@@ -28,7 +29,7 @@ from longlag.tagger.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class Settings:
-    """How to train. All of it is kept in the model's folder.
+    """How to train; kept in the model's folder.
 
     Args:
         epochs: passes over the training data; the learning rate falls to 0 over them.
@@ -67,16 +68,16 @@ class Settings:
 
 
 class Watch:
-    """Hears how training goes; this one says nothing."""
+    """Called during training; this base class does nothing."""
 
     def note(self, text: str) -> None:
-        """Something to know."""
+        """A message for the user."""
 
     def batch(self, epoch: int, epochs: int, done: int, batches: int) -> None:
-        """So many batches of an epoch are done; epochs count from 0."""
+        """``done`` of ``batches`` batches of an epoch are finished; epochs count from 0."""
 
     def epoch(self, epoch: int, epochs: int, loss: float, dev: Score, best: bool) -> None:
-        """An epoch is done, scored and on disk; ``best``: its weights are now the model's."""
+        """An epoch is finished, scored and on disk; ``best``: its weights are now the model's."""
 
 
 def train_tagger(
@@ -98,7 +99,7 @@ def train_tagger(
         train, dev: tagged sentences; see `longlag.tagger.data.read`.
         folder: new or empty; with ``resume`` one that an interrupted training has left.
         resume: go on after the last finished epoch, to what an uninterrupted training would have given.
-        watch: hears how it goes.
+        watch: is called with notes and progress.
         world: processes that share the batches; the first writes.
     """
     settings, watch, world = settings or Settings(), watch or Watch(), world or World()
@@ -114,7 +115,7 @@ def train_tagger(
         if folders.finished(folder):
             watch.note(f"{folder} is finished: nothing to resume")
             return Tagger.load(folder)
-    with reproducible():
+    with reproducible(), few_threads(settings.hidden):
         torch.manual_seed(settings.seed)
         resumed, tagger = tagger is not None, tagger or new_tagger(sentences, settings)
         batch = settings.batch or usual_batch(len(sentences))
@@ -128,14 +129,14 @@ def train_tagger(
         elif world.rank == 0:
             folders.claim(folder)
             loop.write(folder)
-            tagger.write_description(folder, training=origin)  # last: from now on the folder is ours
+            tagger.write_description(folder, training=origin)  # last: from now on training can be resumed
         while loop.epoch < settings.epochs and loop.epochs_without_progress < settings.patience:
             one_epoch(loop, dev_sentences, folder, watch)
     if loop.best == 0:
         watch.note("no epoch got anything right on the dev data; train for more epochs, or check the two files")
     if world.rank == 0:
         (folder / folders.CHECKPOINT).unlink()
-    loop.agreed(0.0)  # nobody reads before all is written
+    loop.agreed(0.0)  # all processes wait until the first has written
     return Tagger.load(folder)
 
 
@@ -149,7 +150,7 @@ def usual_batch(sentences: int) -> int:
 
 
 def one_epoch(loop: Loop, dev: Sequence[Sentence], folder: Path, watch: Watch) -> None:
-    """Train, score, write: first the model if it is the best, then the checkpoint that knows of it."""
+    """Train, score, write: first the model if it is the best so far, then the checkpoint that records its score."""
     epoch, first = loop.epoch, loop.world.rank == 0
     loss = loop.run_epoch(lambda done, of: watch.batch(epoch, loop.epochs, done, of))
     found = score([s.tags for s in dev], loop.averaged.predict([s.words for s in dev])) if first else None
@@ -254,7 +255,7 @@ def new_tagger(sentences: Sequence[Sentence], settings: Settings) -> Tagger:
 
 
 class Lines(Watch):
-    """Says on standard error what there is to say."""
+    """Notes, and one line per epoch, on standard error."""
 
     def note(self, text: str) -> None:
         print(f"longlag: {text}", file=sys.stderr, flush=True)

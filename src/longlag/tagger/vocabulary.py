@@ -1,4 +1,4 @@
-"""What a tagger knows of words before it reads any: their number, their letters, their beginnings and endings."""
+"""Words as numbers: the word itself, its characters, its beginnings and endings."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Vocabulary:
 
 
 def normal(word: str) -> str:
-    """Lower case, every digit 0: case and digits are told by the characters."""
+    """Lower case, every digit 0; the characters keep case and digits."""
     return re.sub(r"\d", "0", word.lower())
 
 

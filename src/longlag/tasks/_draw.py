@@ -1,4 +1,4 @@
-"""What every generator needs at its door: checks of arguments, and sequence lengths."""
+"""Shared by the generators: checks of arguments, and sequence lengths."""
 
 from numbers import Integral
 
@@ -22,7 +22,7 @@ def check_choice(owner: object, name: str, value: object, choices: tuple) -> Non
 
 
 def check_sample(owner: object, n: object, rng: object) -> None:
-    """Refuse a sample of fewer than one sequence, or a source of chance that is no numpy Generator."""
+    """Refuse a sample of fewer than one sequence, and an rng that is not a numpy Generator."""
     check_int(owner, "n", n, 1)
     if not isinstance(rng, np.random.Generator):
         raise TypeError(f"{_name(owner)}: rng must be a numpy.random.Generator, got {type(rng).__name__}")
