@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
+from longlag.engines.cpu.cache.array_kernels import array_kernel
 from longlag.engines.cpu.cache.compile import OPTIONS
 from longlag.engines.cpu.simd.functions import exp, tanh
 from longlag.engines.cpu.simd.product import multiply, pack, width
 
 
-@njit(**OPTIONS, cache=True)
+@array_kernel(__file__, **OPTIONS)
 def softmax(z, p):
     """p = softmax(z)."""
     top, total = z.max(), z.dtype.type(0)
@@ -29,7 +29,7 @@ def softmax(z, p):
         p[k] /= total
 
 
-@njit(**OPTIONS, cache=True)
+@array_kernel(__file__, **OPTIONS)
 def forward(x, PW, b, PU, PR, PV, c_out, fb_0, h_0, rest, targets, tau, lengths, reset, logits, heard, before, h, z):
     """Fills heard (T, B, l) and before (T, B, m), the fb and h that step t read, and h, z; returns the last fb, h."""
     T, B, n = x.shape
@@ -66,7 +66,7 @@ def forward(x, PW, b, PU, PR, PV, c_out, fb_0, h_0, rest, targets, tau, lengths,
     return fb, state
 
 
-@njit(**OPTIONS, cache=True)
+@array_kernel(__file__, **OPTIONS)
 def backward(PW, PU, PR, PV, tau, lengths, reset, logits, h, z, d_z_out, d_fb, d_h, d_r, d_z, d_x):
     """Fills d_r (T, B, m), d_z (T, B, l), d_x; d_fb (B, l) and d_h (B, m) become those of the initial state."""
     T, B, m = h.shape

@@ -12,6 +12,8 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 
+from longlag.engines import _private
+from longlag.engines.cpu.cache.array_kernels import array_kernel
 from longlag.engines.cpu.cache.compile import OPTIONS, PLAIN
 from longlag.engines.cpu.cache.machine import VECTOR_BYTES, VECTORS
 from longlag.engines.cpu.simd.functions import FLAGS, intrinsic, llvm_intrinsic, splat
@@ -57,7 +59,7 @@ def broadcast(typing, number):
 
 
 def _place(context, builder, kind, arguments, vector):
-    data = context.make_array(kind)(context, builder, arguments[0]).data
+    data = _private.array_data(context, builder, kind, arguments[0])
     return builder.bitcast(builder.gep(data, [arguments[1]]), context.get_value_type(vector).as_pointer())
 
 
@@ -93,7 +95,7 @@ def _tile(rows: int, width: int = VECTORS, panel: int | None = None, sums_of: in
             align = number.bitwidth // 8
 
             def data(k, value, start):
-                return builder.gep(context.make_array(signature.args[k])(context, builder, value).data, [start])
+                return builder.gep(_private.array_data(context, builder, signature.args[k], value), [start])
 
             def vectors(pointer):
                 for v in range(width):
@@ -174,7 +176,7 @@ def pack_into(P, U, rows, columns, transposed):
                 P[panel + k * w + n] = U.dtype.type(0)
 
 
-@njit(**OPTIONS, cache=True)
+@array_kernel(**OPTIONS)
 def pack(U, transposed):
     """U (N, K) packed for products with Uᵀ, or with U (K, N) if not ``transposed``."""
     N, K = U.shape if transposed else U.shape[::-1]
