@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from longlag.cells._cell import PRINTERS as PRINTERS
 from longlag.cells._cell import Cell as Cell
 from longlag.cells._cell import cell as cell
+from longlag.cells._known import find as find
 from longlag.cells._language import exp as exp
 from longlag.cells._language import relu as relu
 from longlag.cells._language import sigmoid as sigmoid
@@ -49,4 +51,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(["Cell", "cell", "exp", "relu", "sigmoid", "tanh", *_HOME])
+    return sorted(["Cell", "cell", "exp", "find", "relu", "sigmoid", "tanh", *_HOME])

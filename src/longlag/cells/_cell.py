@@ -10,16 +10,14 @@ import re
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
 
-from longlag.cells import _code, _language
+from longlag.cells import _code, _known, _language
 
 if TYPE_CHECKING:
     import sympy
     from torch import Tensor
 
 PRINTERS: dict[str, Callable[[Cell], str]] = {}  # engine -> how it writes a cell; engines enter themselves
-KNOWN: WeakValueDictionary[str, Cell] = WeakValueDictionary()  # by key: operators of torch take strings, not cells
 _LANGUAGE = "sigmoid, tanh, relu, exp, + - * / and ** with a constant exponent"
 
 
@@ -89,7 +87,8 @@ class Cell:
         self._check_arguments()
         self.expressions = self._trace()
         self.key = self._key()
-        KNOWN[self.key] = self
+        self.engine_memory: dict[Any, Any] = {}  # what engines have worked out for this cell, released with it
+        _known.remember(self)
 
     # ------------------------------------------------------------------------------------------ derived code
     @cached_property

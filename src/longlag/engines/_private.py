@@ -71,12 +71,12 @@ def has_own_operations(x: Tensor) -> bool:
         raise _changed("torch", "_C._disabled_torch_dispatch_impl", error) from error
 
 
-def out_of_transform(x: Tensor) -> Tensor:
-    """x without the wrapper of a transform that has ended; such a tensor may outlive ``torch.func.grad``."""
+def unwrap_function() -> Callable[[Tensor], Tensor]:
+    """Takes a tensor out of the wrapper of a transform that has ended: it may outlive ``torch.func.grad``."""
     with _expecting("torch", "_C._functorch.unwrap_if_dead"):
         from torch._C._functorch import unwrap_if_dead
 
-        return unwrap_if_dead(x)
+        return unwrap_if_dead
 
 
 def single_level_function() -> type:
@@ -95,7 +95,7 @@ def check_torch() -> None:
     modes_active()
     forward_mode_active()
     x = torch.ones(1)
-    if out_of_transform(x) is not x:
+    if unwrap_function()(x) is not x:
         raise _changed("torch", "_C._functorch.unwrap_if_dead", "it changed an ordinary tensor")
     base: Any = single_level_function()
 

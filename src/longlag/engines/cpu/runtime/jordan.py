@@ -6,14 +6,19 @@ Shapes: x (T, B, n); a (T, B, m) net inputs; h (T, B, m); p (T, B, l) what is fe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from longlag.engines import _private
+from longlag.engines._arguments import DtypeError, ShapeError
+from longlag.engines._operators import one_by_one
 from longlag.engines.cpu.cache.array_kernels import array_kernel
 from longlag.engines.cpu.cache.compile import OPTIONS
+from longlag.engines.cpu.runtime.validation import check_memory, check_optional
 from longlag.engines.cpu.simd.functions import exp, tanh
 from longlag.engines.cpu.simd.product import multiply, pack, width
 
@@ -107,67 +112,137 @@ def backward(PW, PU, PR, PV, tau, lengths, reset, logits, h, z, d_z_out, d_fb, d
                 d_fb[r] = zero
                 d_h[r] = zero
 
-
-_forward: Any = forward  # compiled; within the class the names are its methods
-_backward: Any = backward
-
-
-class Jordan(torch.autograd.Function):
-    """(x, W, b, U, R, V, c_out, fb_0, h_0), (rest, targets, tau, lengths, reset, logits) -> z, fb, h."""
+class _Jordan(torch.autograd.Function):
+    """(logits, rest, targets, tau, lengths, reset, x, W, b, U, R, V, c_out, fb_0, h_0) -> z, fb, h."""
 
     @staticmethod
-    def forward(ctx: Any, options: tuple[Any, ...], *given: Any) -> Any:
-        x, W, b, U, R, V, c_out, fb_0, h_0 = given
+    def forward(ctx: Any, logits: bool, *values: Tensor | None) -> Any:
+        rest, targets, tau, lengths, reset, x, W, b, U, R, V, c_out, fb_0, h_0 = values
+        assert x is not None
+        assert U is not None
         T, B, (m, l) = x.shape[0], x.shape[1], U.shape
-        flags = _flags(x, *options[3:5])
-        absent = (x.new_empty((0,) * dimensions) for dimensions in (1, 3, 2))
-        rest, targets, tau = (_array(none if value is None else value) for value, none in zip(options, absent))
         heard, before, h, z = (x.new_empty(T, B, k) for k in (l, m, m, l))
+        absent = (x.new_empty((0,) * dimensions) for dimensions in (3, 2))
+        teacher = [none if value is None else value for value, none in zip((targets, tau), absent)]
         packed = [_pack(matrix, True, x) for matrix in (W, U, R, V)]
         biases = [_array(x.new_zeros(k) if v is None else v) for v, k in ((b, m), (c_out, l))]
-        fb, state = _forward(
-            _array(x), packed[0], biases[0], *packed[1:], biases[1], _array(fb_0), _array(h_0), rest, targets, tau,
-            *flags, options[5], *map(_array, (heard, before, h, z)),
+        fb, state = forward(
+            _array(x), packed[0], biases[0], *packed[1:], biases[1], *map(_array, (fb_0, h_0, rest, *teacher)),
+            *_flags(lengths, reset), logits, *map(_array, (heard, before, h, z)),
         )  # fmt: skip
-        ctx.options, ctx.flags, ctx.tau = options, flags, tau
-        ctx.save_for_backward(*given, heard, before, h, z)
+        ctx.logits = logits
+        ctx.save_for_backward(tau, lengths, reset, x, W, b, U, R, V, c_out, heard, before, h, z)
         return z, torch.from_numpy(fb), torch.from_numpy(state)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *d_results: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        x, W, b, U, R, V, c_out, _, _, heard, before, h, z = ctx.saved_tensors
-        d_z_out, d_fb, d_h = (d.contiguous().clone() for d in d_results)
-        d_r, d_z = torch.empty_like(h), torch.empty_like(z)
-        d_x = x.new_empty(x.shape if ctx.needs_input_grad[1] else (0, 0, 0))
-        _backward(
-            *(_pack(matrix, False, x) for matrix in (W, U, R, V)), ctx.tau, *ctx.flags, ctx.options[5],
-            *map(_array, (h, z, d_z_out, d_fb, d_h, d_r, d_z, d_x)),
-        )  # fmt: skip
-        rows, out_rows = d_r.flatten(0, 1).t(), d_z.flatten(0, 1).t()
-        return (
-            None,
-            d_x if ctx.needs_input_grad[1] else None,
-            rows @ x.flatten(0, 1),
-            None if b is None else rows.sum(1),
-            rows @ heard.flatten(0, 1),
-            None if R is None else rows @ before.flatten(0, 1),
-            out_rows @ h.flatten(0, 1),
-            None if c_out is None else out_rows.sum(1),
-            d_fb,
-            d_h,
-        )
+        logits, saved, needed = ctx.logits, ctx.saved_tensors, ctx.needs_input_grad[6:]
+        _check_saved(saved)
+        if not _private.transforms_active():
+            return (*[None] * 6, *_gradients(logits, saved, needed, *d_results))
+        # vmap over errors: ``torch.autograd.grad(..., is_grads_batched=True)``
+        found = iter(_OneByOne.apply(lambda *d: _only_tensors(_gradients(logits, saved, needed, *d)), *d_results))
+        there = [need and value is not None for need, value in zip(needed, (*saved[3:10], saved[4], saved[4]))]
+        return (*[None] * 6, *(next(found) if each else None for each in there))
+
+
+class _OneByOne(torch.autograd.Function):
+    """function(*tensors), a tuple of tensors; under vmap one call for each sample."""
+
+    @staticmethod
+    def forward(function: Any, *tensors: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return function(*tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Nothing is kept: it is not differentiated."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, function: Any, *tensors: Tensor) -> tuple[Any, Any]:
+        return one_by_one(lambda _, *each: function(*each))(info, in_dims, function, *tensors)
+
+
+def _only_tensors(values: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    return tuple(value for value in values if value is not None)
+
+
+def _gradients(
+    logits: bool, saved: Sequence[Any], needed: Sequence[bool], *d_results: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Of x, W, b, U, R, V, c_out, fb_0, h_0, where there is such a tensor and its gradient is needed."""
+    tau, lengths, reset, x, W, b, U, R, V, c_out, heard, before, h, z = saved
+    d_z_out, d_fb, d_h = (d.resolve_neg().contiguous().clone() for d in d_results)
+    d_r, d_z = torch.empty_like(h), torch.empty_like(z)
+    d_x = x.new_empty(x.shape if needed[0] else (0, 0, 0))
+    backward(
+        *(_pack(matrix, False, x) for matrix in (W, U, R, V)), _array(x.new_empty(0, 0) if tau is None else tau),
+        *_flags(lengths, reset), logits, *map(_array, (h, z, d_z_out, d_fb, d_h, d_r, d_z, d_x)),
+    )  # fmt: skip
+    rows, out_rows = d_r.flatten(0, 1).t(), d_z.flatten(0, 1).t()
+    found = (
+        d_x,
+        rows @ x.flatten(0, 1),
+        None if b is None else rows.sum(1),
+        rows @ heard.flatten(0, 1),
+        None if R is None else rows @ before.flatten(0, 1),
+        out_rows @ h.flatten(0, 1),
+        None if c_out is None else out_rows.sum(1),
+        d_fb,
+        d_h,
+    )
+    return tuple(d if need else None for d, need in zip(found, needed))
+
+
+def run(
+    x: Tensor,
+    weights: tuple[Tensor | None, ...],
+    state: tuple[Tensor, Tensor],
+    rest: Tensor,
+    targets: Tensor | None,
+    tau: Tensor | None,
+    lengths: Tensor | None,
+    reset: Tensor | None,
+    logits: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """See `longlag.engines.run_jordan`."""
+    (T, B, n), (m, l) = x.shape, _shape(weights[2])
+    shapes = {"W": (m, n), "b": (m,), "U": (m, l), "R": (m, m), "V": (l, m), "c_out": (l,), "fb": (B, l), "h": (B, m)}
+    shapes |= {"rest": (l,), "targets": (T, B, l), "tau": (T, B)}
+    for (name, shape), value in zip(shapes.items(), (*weights, *state, rest, targets, tau)):
+        if value is None and name in ("b", "R", "c_out", "targets", "tau"):
+            continue
+        if value is None or value.shape != shape or not value.is_cpu:
+            raise ShapeError(f"engine 'cpu': {name} of Jordan must have shape {shape} on cpu, got {_shape(value)}")
+        if value.dtype is not x.dtype:
+            raise DtypeError(f"engine 'cpu': {name} of Jordan must be {x.dtype} like x, got {value.dtype}")
+    check_optional("Jordan", (T, B, l), x.dtype, (None, lengths, reset))
+    return _Jordan.apply(logits, rest, targets, tau, lengths, reset, x, *weights, *state)
+
+
+def _shape(value: Tensor | None) -> Any:
+    return "none" if value is None else tuple(value.shape)
+
+
+def _check_saved(saved: Sequence[Tensor | None]) -> None:
+    """Refuse what hooks on saved tensors changed: x, …, c_out must have one dtype."""
+    x = saved[3]
+    for value in saved[3:]:
+        if x is None or (value is not None and (value.dtype is not x.dtype or not value.is_cpu)):
+            wanted, got = x is not None and x.dtype, value is not None and value.dtype
+            raise DtypeError(f"engine 'cpu': tensors of Jordan were saved as {wanted} and must come back so, got {got}")
 
 
 def _array(value: Tensor) -> np.ndarray:
-    return value.detach().contiguous().numpy()
+    check_memory(value)
+    return value.detach().resolve_neg().contiguous().numpy()
 
 
 def _pack(matrix: Tensor | None, transposed: bool, like: Tensor) -> np.ndarray:
     return _array(like.new_empty(0)) if matrix is None else pack(_array(matrix), transposed)
 
 
-def _flags(x: Tensor, lengths: Tensor | None, reset: Tensor | None) -> tuple[np.ndarray, np.ndarray]:
+def _flags(lengths: Tensor | None, reset: Tensor | None) -> tuple[np.ndarray, np.ndarray]:
     return (
         np.empty(0, np.int64) if lengths is None else _array(lengths.long()),
         np.empty((0, 0), np.bool_) if reset is None else _array(reset),

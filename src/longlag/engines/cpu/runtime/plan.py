@@ -6,7 +6,7 @@ the table with the sizes in it already, and knows where in it each address goes.
 
 from __future__ import annotations
 
-import functools
+import math
 from array import array
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 import torch
 
 from longlag.engines.cpu.codegen.generate import SUM_U, SUM_W
+from longlag.engines.cpu.runtime.per_cell import per_cell
 from longlag.engines.cpu.runtime.program import Room, program
+from longlag.engines.cpu.runtime.validation import check_shapes
 
 
 class Target(NamedTuple):
@@ -84,7 +86,8 @@ class Plan:
         x, rows = sizes["x"], sizes["W"][0]
         H = rows // len(cell.input_gates)
         widths = tuple(sizes[f"{s}_0"][-1] if f"{s}_0" in sizes else H for s in cell.fed_back)
-        _check(cell, sizes, H)
+        check_shapes(cell, sizes, H)
+        self.sizes = tuple(math.prod(shape) for shape in shapes)  # numbers in each tensor given
         self._sizes = x, rows, widths, plain
         self._how = reverse, threads
         self._backward: dict[tuple[bool, ...], Pass] = {}
@@ -123,17 +126,4 @@ class Plan:
         return Pass(part, run, room, room.table + array("q", [0]), tuple(found), tuple(results.values()))
 
 
-def _check(cell: Any, sizes: dict[str, tuple[int, ...]], H: int) -> None:
-    """Refuse what is missing or of another shape: kernels would read beyond its end."""
-    (_, B, I), G, Gx, Gy = sizes["x"], len(cell.gates), len(cell.input_gates), len(cell.recurrent_gates)
-    right: dict[str, tuple[int, ...]] = {"W": (Gx * H, I), "b_x": (Gx * H,), "b_too": (Gy * H,)}
-    right |= {"U": (Gy * H, H), "gamma": (G, H), "beta": (G, H), **{f"{p}_all": (H,) for p in cell.params}}
-    right |= {f"{s}_0": (B, sizes.get(f"{s}_0", (B, H))[-1]) for s in cell.fed_back}
-    must = {*sizes, *(f"{p}_all" for p in cell.params), *(["U"] if cell.dense else [])} - {"x"}
-    for name in sorted(must):
-        if (got := sizes.get(name)) != right[name]:
-            found = "none" if got is None else tuple(got)
-            raise ValueError(f"engine 'cpu': {name} of cell {cell.name} must have shape {right[name]}, got {found}")
-
-
-plan = functools.lru_cache(maxsize=1024)(Plan)
+plan = per_cell(Plan, maxsize=1024)

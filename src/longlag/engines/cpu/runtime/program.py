@@ -12,7 +12,7 @@ import torch
 
 from longlag.engines.cpu.cache import machine
 from longlag.engines.cpu.codegen import generate
-from longlag.engines.cpu.codegen.lstm97 import Blocks
+from longlag.engines.cpu.runtime.per_cell import per_cell
 from longlag.engines.cpu.runtime.threads import in_pieces
 
 DTYPES = {torch.float32: "float32", torch.float64: "float64"}
@@ -51,7 +51,7 @@ class Program:
     def runner(self, part: str, r: Room) -> Callable[[array], None]:
         """Runs ``forward`` or ``backward`` on a table, in as many threads as there is room for."""
         if part not in self._kernels:
-            key = self.cell.code_key if isinstance(self.cell, Blocks) else self.cell.key
+            key = getattr(self.cell, "code_key", self.cell.key)  # one kernel serves all layouts of blocks
             self._kernels[part] = machine.load(self.name, f"{key} {self.norm}", part, lambda: self._build(part))
         kernel, B, stage = self._kernels[part], r.shape[1], self.places[part]["stage"]
         call = machine.callable_at(kernel)
@@ -153,10 +153,12 @@ def numbers_in(sizes: dict[str, int]) -> int:
     return sum(map(_even, sizes.values()))
 
 
-@functools.cache
-def program(cell: Any, dtype: torch.dtype, norm: bool) -> Program:
+def _program(cell: Any, dtype: torch.dtype, norm: bool) -> Program:
     """The kernels of a cell."""
     return Program(cell, DTYPES[dtype], norm)
+
+
+program = per_cell(_program, maxsize=8)
 
 
 @functools.cache
