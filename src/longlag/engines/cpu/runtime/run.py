@@ -228,14 +228,13 @@ def _run(
 ) -> None:
     """Fill in a table and run a pass."""
     table, held, number = this.table[:], [], own[0].element_size()  # tensors must live until the kernel ends
-    places = iter(this.places)
-    for place, size, tensor in zip(places, plan.sizes, given):
+    for place, size, tensor in zip(this.places, plan.sizes, given):
         if not tensor.is_contiguous():
             held.append(tensor := tensor.contiguous())
         table[place] = at = tensor.data_ptr()
         if not at or tensor.untyped_storage().nbytes() < (tensor.storage_offset() + size) * number:
             check_memory(tensor)
-    for place, tensor in zip(places, own):
+    for place, tensor in zip(this.places[len(given) :], own):
         table[place] = tensor.data_ptr()
     for place, d in zip(plan.errors, d_results):
         if d is not None:
