@@ -113,7 +113,10 @@ def test_a_kernel_that_would_call_python_is_not_built():
 def test_several_writers_at_once_leave_one_good_file(folder):
     text = generate.source(cells.static, "float32", norm=False)
     data = text.encode()
-    threads = [threading.Thread(target=cache.write, args=(folder / "kernel.py", data), kwargs={"checksum": False}) for _ in range(16)]
+    threads = [
+        threading.Thread(target=cache.write, args=(folder / "kernel.py", data), kwargs={"checksum": False})
+        for _ in range(16)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -35,7 +35,13 @@ def _check(emissions: Tensor, mask: Tensor, a_s: Tensor, a_e: Tensor, A: Tensor,
     if emissions.dim() != 3:
         raise engines.ShapeError(f"CRF: emissions must be (B, T, K), got shape {tuple(emissions.shape)}")
     N, T, K = emissions.shape
-    right = {"mask": (N, T), "start_transitions": (K,), "end_transitions": (K,), "transitions": (K, K), "gradient": (N,)}
+    right = {
+        "mask": (N, T),
+        "start_transitions": (K,),
+        "end_transitions": (K,),
+        "transitions": (K, K),
+        "gradient": (N,),
+    }
     for (name, shape), value in zip(right.items(), (mask, a_s, a_e, A, g)):
         if value is not None and value.shape != shape:
             raise engines.ShapeError(f"CRF: {name} must have shape {shape}, got {tuple(value.shape)}")

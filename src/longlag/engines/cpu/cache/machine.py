@@ -73,7 +73,7 @@ def fingerprint(*made_of: Path) -> str:
     """Changes with the files (or folders of them) a kernel is made of, with the compiler and with the processor."""
     files = [path for each in (*SHARED, *made_of) for path in (sorted(each.rglob("*.py")) if each.is_dir() else [each])]
     parts = [path.read_bytes() for path in files]
-    names = [str(path.relative_to(CPU.parents[1])) for path in files]
+    names = [path.name for path in files]
     facts = [*names, metadata.version("numba"), metadata.version("llvmlite"), *_private.processor()]
     return hashlib.sha256(b"\0".join([*parts, *(fact.encode() for fact in facts)])).hexdigest()
 

@@ -3,8 +3,8 @@
 Both call `_forward` and `_backward`; the function has less overhead. Kernels take addresses, so what they read and
 write lies in a few blocks of memory: one kept for the backward pass, one for the time of a call.
 
-The address of a tensor is taken only in `_address`, after its class, dtype, device, negative bit, shape and storage were
-checked in the same call. What the backward pass reads is saved through autograd, so that torch notices changes.
+An address is taken only in `_run`, of tensors whose class, dtype, device, negative bit, shape and storage were checked
+in the same call. What the backward pass reads is saved through autograd, so that torch notices changes.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def planned(call: Call, given: Sequence[Tensor], optional: Optional, save: bool)
             name, got = names[len(shapes) - 1], f"{value.dtype} on {value.device}"
             raise DtypeError(f"engine 'cpu': {name} of cell {cell.name} must be {dtype} on cpu like x, got {got}")
     this = plan(cell, names, tuple(shapes), dtype, plain, save, reverse, torch.get_num_threads())
-    if optional != (None, None, None):
+    if any(value is not None for value in optional):
         check_optional(f"cell {cell.name}", this.forward.room.shape, dtype, optional)
     return this
 
@@ -193,7 +193,7 @@ def backward(
             _check_saved(call, saved, shapes, dtype)
         if value.is_neg():
             raise RuntimeError(f"engine 'cpu': saved tensors of cell {call.cell.name} came back with a negative bit")
-    if optional != (None, None, None):
+    if any(value is not None for value in optional):
         check_optional(f"cell {call.cell.name}", room.shape, dtype, optional)
     this, new = plan.backward(needed), out.new_empty
     memory, found = new(this.room.memory), [new(*shape) for shape in this.results]
@@ -230,6 +230,7 @@ def _run(
     table, held, number = this.table[:], [], own[0].element_size()  # tensors must live until the kernel ends
     for place, size, tensor in zip(this.places, plan.sizes, given):
         if not tensor.is_contiguous():
+            check_memory(tensor)
             held.append(tensor := tensor.contiguous())
         table[place] = at = tensor.data_ptr()
         if not at or tensor.untyped_storage().nbytes() < (tensor.storage_offset() + size) * number:
@@ -239,22 +240,22 @@ def _run(
     for place, d in zip(plan.errors, d_results):
         if d is not None:
             if type(d) not in _PLAIN_TYPES and _private.has_own_operations(d):
-                kind = type(d).__name__
-                raise ShapeError(f"engine 'cpu': a gradient of cell {call.cell.name} must be a plain tensor, got {kind}")
+                what, kind = f"a gradient of cell {call.cell.name}", type(d).__name__
+                raise ShapeError(f"engine 'cpu': {what} must be a plain tensor, got {kind}")
             table[place] = _address(d, held)
-    if call.eps or optional != (None, None, None):
+    if call.eps or any(value is not None for value in optional):
         _fill_optional(table, plan.program.places[this.part], call, optional, held)
     this.run(table)
 
 
 def _address(tensor: Tensor, held: list[Tensor]) -> int:
     """The address of a tensor's numbers, in order; ``held`` keeps the memory alive."""
+    check_memory(tensor)
     if tensor.is_neg():
         tensor = tensor.resolve_neg()
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
     held.append(tensor)
-    check_memory(tensor)
     return tensor.data_ptr()
 
 

@@ -62,12 +62,11 @@ def check_optional(owner: str, shape: tuple[int, int, int], dtype: torch.dtype, 
 
 def check_memory(tensor: Tensor) -> None:
     """Refuse a tensor whose numbers do not all lie in memory."""
-    size = tensor.numel()
-    if not size:
+    if not tensor.numel():
         return
     try:
-        end = (tensor.storage_offset() + size) * tensor.element_size()
-        enough = tensor.data_ptr() != 0 and (not tensor.is_contiguous() or tensor.untyped_storage().nbytes() >= end)
+        last = tensor.storage_offset() + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride()))
+        enough = tensor.data_ptr() != 0 and tensor.untyped_storage().nbytes() >= (last + 1) * tensor.element_size()
     except (NotImplementedError, RuntimeError):  # no storage at all: sparse, wrapped
         enough = False
     if not enough:
