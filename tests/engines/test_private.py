@@ -35,6 +35,7 @@ def sentence(package, what):
         (torch._C, "_len_torch_dispatch_stack", "_C._len_torch_dispatch_stack"),
         (torch.autograd.forward_ad, "_current_level", "autograd.forward_ad._current_level"),
         (torch._C._functorch, "unwrap_if_dead", "_C._functorch.unwrap_if_dead"),
+        (torch._C._functorch, "is_legacy_batchedtensor", "_C._functorch.is_legacy_batchedtensor"),
         (torch.autograd.function, "_SingleLevelFunction", "autograd.function._SingleLevelFunction"),
     ],
 )
@@ -126,8 +127,8 @@ def test_what_llvm_no_longer_has(monkeypatch):
     with pytest.raises(RuntimeError, match=sentence("llvmlite", "binding.create_mcjit_compiler")):
         _private.load_object_file(code, "adds")
     monkeypatch.delattr(llvm, "parse_assembly")
-    with pytest.raises(RuntimeError, match=sentence("llvmlite", "binding.parse_assembly")):
-        _private.object_file_of(adds, SIGNATURE, "adds")
+    with pytest.raises(RuntimeError, match=sentence("llvmlite", "binding.TargetMachine.emit_object")):
+        _private.object_file("")
 
 
 def test_nothing_else_uses_private_names_of_torch_and_numba():

@@ -6,6 +6,8 @@ as a string, its name and `Cell.key`: operators take strings and tensors.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +19,7 @@ _ARGUMENTS = (
     "str key, str[] names, Tensor[] given, bool reverse, float eps, Tensor? mask, Tensor? lengths, Tensor? reset"
 )
 _library = torch.library.Library("longlag", "FRAGMENT")
+_library.define("each_of_a_batch(int call, Tensor errors) -> Tensor")
 _library.define(f"recurrent({_ARGUMENTS}) -> Tensor[]")
 _library.define(f"recurrent_backward({_ARGUMENTS}, Tensor out, Tensor kept, Tensor[] d_results) -> Tensor[]")
 
@@ -37,6 +40,34 @@ def one_by_one(operator: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
         return (stacked, [0] * len(stacked)) if isinstance(results[0], list) else (tuple(stacked), (0,) * len(stacked))
 
     return rule
+
+
+_calls: dict[int, Callable[[Tensor], Tensor]] = {}  # those that are running
+
+
+def each_of_a_batch(
+    function: Callable[..., Sequence[Tensor]], tensors: Sequence[Tensor], shapes: Sequence[Sequence[int]]
+) -> list[Tensor]:
+    """function(*tensors), tensors of these shapes; where ``tensors`` come in batches (vmap), one call for each sample.
+
+    torch has two kinds of vmap. Both loop over an operator from one tensor to one tensor.
+    """
+    given = [tensor.shape for tensor in tensors]
+
+    def one(flat: Tensor) -> Tensor:
+        return torch.cat([result.reshape(-1) for result in function(*_unflattened(flat, given))])
+
+    _calls[id(one)] = one
+    try:
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        return _unflattened(torch.ops.longlag.each_of_a_batch(id(one), flat), shapes)
+    finally:
+        del _calls[id(one)]
+
+
+def _unflattened(flat: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
+    ends = list(itertools.accumulate(map(math.prod, shapes), initial=0))
+    return [flat[a:b].reshape(shape) for a, b, shape in zip(ends, ends[1:], shapes)]
 
 
 def _cpu() -> Any:
@@ -73,11 +104,12 @@ def _gradients(ctx: Any, d_results: Sequence[Tensor]) -> tuple[Any, ...]:
     return None, None, d, *[None] * 5
 
 
+_library.impl("each_of_a_batch", lambda call, errors: _calls[call](errors), "CPU")
 _library.impl("recurrent", _forward, "CPU")
 _library.impl("recurrent_backward", _backward, "CPU")
 torch.library.register_fake("longlag::recurrent", _forward_shapes, lib=_library)
 torch.library.register_fake("longlag::recurrent_backward", _backward_shapes, lib=_library)
 torch.library.register_autograd("longlag::recurrent", _gradients, setup_context=_save, lib=_library)
-for _name in ("recurrent", "recurrent_backward"):
+for _name in ("each_of_a_batch", "recurrent", "recurrent_backward"):
     _rule = one_by_one(getattr(torch.ops.longlag, _name))
     torch.library.register_vmap(f"longlag::{_name}", _rule, lib=_library)

@@ -79,6 +79,15 @@ def unwrap_function() -> Callable[[Tensor], Tensor]:
         return unwrap_if_dead
 
 
+def in_batches(errors: Sequence[Tensor | None]) -> bool:
+    """Whether gradients come in batches: ``torch.autograd.grad(..., is_grads_batched=True)``, a vmap of its own kind."""
+    try:
+        legacy = torch._C._functorch.is_legacy_batchedtensor
+    except AttributeError as error:
+        raise _changed("torch", "_C._functorch.is_legacy_batchedtensor", error) from error
+    return transforms_active() or any(d is not None and legacy(d) for d in errors)
+
+
 def single_level_function() -> type:
     """``torch.autograd.Function`` less what its ``apply`` does for torch.func: 5 µs a call."""
     with _expecting("torch", "autograd.function._SingleLevelFunction"):
@@ -95,6 +104,8 @@ def check_torch() -> None:
     modes_active()
     forward_mode_active()
     x = torch.ones(1)
+    if in_batches([x, None]) not in (False, transforms_active()):
+        raise _changed("torch", "_C._functorch.is_legacy_batchedtensor", "it takes an ordinary tensor for a batch")
     if unwrap_function()(x) is not x:
         raise _changed("torch", "_C._functorch.unwrap_if_dead", "it changed an ordinary tensor")
     base: Any = single_level_function()

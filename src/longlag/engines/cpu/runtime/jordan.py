@@ -11,7 +11,7 @@ from torch import Tensor
 
 from longlag.engines import _private
 from longlag.engines._arguments import DtypeError, ShapeError
-from longlag.engines._operators import one_by_one
+from longlag.engines._operators import each_of_a_batch
 from longlag.engines.cpu.runtime import jordan_kernels
 from longlag.engines.cpu.runtime.validation import check_memory, check_optional
 from longlag.engines.cpu.simd.product import pack
@@ -36,40 +36,28 @@ class _Jordan(torch.autograd.Function):
             *_flags(lengths, reset), logits, *map(_array, (heard, before, h, z)),
         )  # fmt: skip
         ctx.logits = logits
-        ctx.save_for_backward(tau, lengths, reset, x, W, b, U, R, V, c_out, heard, before, h, z)
+        ctx.dtype = x.dtype
+        ctx.save_for_backward(tau, lengths, reset, x, W, b, U, R, V, c_out, heard, before, h, z, fb_0, h_0)
         return z, torch.from_numpy(fb), torch.from_numpy(state)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *d_results: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        logits, saved, needed = ctx.logits, ctx.saved_tensors, ctx.needs_input_grad[6:]
-        _check_saved(saved)
-        if not _private.transforms_active():
+        logits, saved, needed = ctx.logits, ctx.saved_tensors[:14], ctx.needs_input_grad[6:]
+        _check_saved(saved, ctx.dtype)
+        if not _private.in_batches(d_results):
             return (*[None] * 6, *_gradients(logits, saved, needed, *d_results))
-        # vmap over errors: ``torch.autograd.grad(..., is_grads_batched=True)``
-        found = iter(_OneByOne.apply(lambda *d: _only_tensors(_gradients(logits, saved, needed, *d)), *d_results))
-        there = [need and value is not None for need, value in zip(needed, (*saved[3:10], saved[4], saved[4]))]
-        return (*[None] * 6, *(next(found) if each else None for each in there))
+        values = (*saved[3:10], *ctx.saved_tensors[14:])
+        there = [k for k, (need, value) in enumerate(zip(needed, values)) if need and value is not None]
 
+        def one(*d: Tensor) -> list[Tensor]:
+            found = _gradients(logits, saved, needed, *d)
+            return [value for k, value in enumerate(found) if k in there and value is not None]
 
-class _OneByOne(torch.autograd.Function):
-    """function(*tensors), a tuple of tensors; under vmap one call for each sample."""
-
-    @staticmethod
-    def forward(function: Any, *tensors: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return function(*tensors)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Nothing is kept: it is not differentiated."""
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, function: Any, *tensors: Tensor) -> tuple[Any, Any]:
-        return one_by_one(lambda _, *each: function(*each))(info, in_dims, function, *tensors)
-
-
-def _only_tensors(values: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-    return tuple(value for value in values if value is not None)
+        gradients: list[Tensor | None] = [None] * len(values)
+        for k, d in zip(there, each_of_a_batch(one, d_results, [values[k].shape for k in there])):
+            gradients[k] = d
+        return (*[None] * 6, *gradients)
 
 
 def _gradients(
@@ -129,13 +117,12 @@ def _shape(value: Tensor | None) -> Any:
     return "none" if value is None else tuple(value.shape)
 
 
-def _check_saved(saved: Sequence[Tensor | None]) -> None:
-    """Refuse what hooks on saved tensors changed: x, …, c_out must have one dtype."""
-    x = saved[3]
-    for value in saved[3:]:
-        if x is None or (value is not None and (value.dtype is not x.dtype or not value.is_cpu)):
-            wanted, got = x is not None and x.dtype, value is not None and value.dtype
-            raise DtypeError(f"engine 'cpu': tensors of Jordan were saved as {wanted} and must come back so, got {got}")
+def _check_saved(saved: Sequence[Tensor | None], dtype: torch.dtype) -> None:
+    """Refuse what hooks on saved tensors changed."""
+    for value in (value for value in saved[3:] if value is not None):
+        if value.dtype is not dtype or not value.is_cpu:
+            got = f"{value.dtype} on {value.device}"
+            raise DtypeError(f"engine 'cpu': tensors of Jordan were saved as {dtype} and must come back so, got {got}")
 
 
 def _array(value: Tensor) -> np.ndarray:

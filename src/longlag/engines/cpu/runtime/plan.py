@@ -81,6 +81,7 @@ class Plan:
         reverse: bool,
         threads: int,
     ) -> None:
+        self.dtype = dtype
         self.program, self.names, self.shapes = program(cell, dtype, "gamma" in names), names, shapes
         sizes = dict(zip(names, shapes))
         x, rows = sizes["x"], sizes["W"][0]

@@ -21,6 +21,7 @@ from longlag.cells import Cell
 from longlag.engines import _private, reference
 from longlag.engines._arguments import DtypeError, Norm, ShapeError, Weights, resets_backwards
 from longlag.engines._choose import as_operator
+from longlag.engines._operators import each_of_a_batch
 from longlag.engines.cpu.runtime.plan import Pass, Plan, plan
 from longlag.engines.cpu.runtime.validation import Optional, check_memory, check_optional
 
@@ -54,7 +55,8 @@ def run(
     W, b, U, b_recurrent, params, norm = w
     if b_recurrent is not None:
         raise ValueError(f"engine 'cpu': biases of cell {cell.name} must be the pair (bias_ih, bias_hh)")
-    given = {"x": _unwrap(x), "W": W}  # inputs and states may outlive torch.func, weights do not
+    seen_by_torch = as_operator()
+    given = {"x": x, "W": W}
     if isinstance(b, tuple):
         given["b_x"], given["b_too"] = b
     elif b is not None:
@@ -63,16 +65,17 @@ def run(
         given["U"] = U
     for s, value in zip(cell.fed_back, state):
         if value is not None:
-            given[f"{s}_0"] = _unwrap(value)
+            given[f"{s}_0"] = value if seen_by_torch else _unwrap(value)
     for p, value in zip(cell.params, params):
         given[f"{p}_all"] = value
     eps = 0.0
     if norm is not None:
         given["gamma"], given["beta"], eps = norm
-    if as_operator():
+    if seen_by_torch:
         words = f"{cell.name} {cell.key}", list(given), list(given.values()), reverse, eps, mask, lengths, reset
         results = torch.ops.longlag.recurrent(*words)
         return results[0], tuple(results[1:-1])
+    given["x"] = _unwrap(x)  # inputs and states may outlive torch.func, weights do not
     for name, value in given.items():
         if type(value) not in _PLAIN_TYPES and _private.has_own_operations(value):
             return None
@@ -102,9 +105,8 @@ class _Recurrent(_Function):
         optional = mask, lengths, reset
         if torch.is_grad_enabled():  # a backward pass that is itself to be differentiated
             return (*[None] * 4, *_differentiable_gradients(call, given, optional, d_results, needed))
-        if _private.transforms_active():  # vmap over errors: ``torch.autograd.grad(..., is_grads_batched=True)``
-            return (*[None] * 4, *_batched_gradients(call, given, optional, out, kept, d_results, needed))
-        return (*[None] * 4, *backward(ctx.plan, call, given, optional, out, kept, d_results, needed))
+        gradients = _batched_gradients if _private.in_batches(d_results) else backward
+        return (*[None] * 4, *gradients(ctx.plan, call, given, optional, out, kept, d_results, needed))
 
 
 def _differentiable_gradients(
@@ -130,23 +132,28 @@ def _differentiable_gradients(
 
 
 def _batched_gradients(
+    plan: Plan,
     call: Call,
     given: Sequence[Tensor],
     optional: Optional,
     out: Tensor,
     kept: Tensor,
     d_results: Sequence[Tensor | None],
-    needed: Sequence[bool],
+    needed: tuple[bool, ...],
 ) -> list[Tensor | None]:
-    """The gradients by the operator, which has a rule for vmap."""
-    T, B, H = out.shape
-    named = dict(zip(call.names, given))
-    widths = [named[f"{s}_0"].shape[-1] if f"{s}_0" in named else H for s in call.cell.fed_back]
-    shapes = [(T, B, H), *((1, B, n) for n in widths)]
+    """The gradients where errors come in batches: one backward pass for each."""
+    shapes = [plan.forward.room.shape, *plan.forward.results]
     errors = [out.new_zeros(shape) if d is None else d for d, shape in zip(d_results, shapes)]
-    words = f"{call.cell.name} {call.cell.key}", list(call.names), list(given), call.reverse, call.eps, *optional
-    found = torch.ops.longlag.recurrentbackward(*words, out, kept, errors)
-    return [d if need else None for d, need in zip(found, needed)]
+    there = [k for k in plan.backward(needed).computed if needed[k]]
+
+    def one(*d: Tensor) -> list[Tensor]:
+        found = backward(plan, call, given, optional, out, kept, d, needed)
+        return [value for k, value in enumerate(found) if k in there and value is not None]
+
+    gradients: list[Tensor | None] = [None] * len(given)
+    for k, d in zip(there, each_of_a_batch(one, errors, [plan.shapes[k] for k in there])):
+        gradients[k] = d
+    return gradients
 
 
 # ------------------------------------------------------------------------------------------------------- kernels
@@ -186,7 +193,7 @@ def backward(
     needed: tuple[bool, ...],
 ) -> list[Tensor | None]:
     """The gradients of ``given``."""
-    dtype, room = out.dtype, plan.forward.room
+    dtype, room = plan.dtype, plan.forward.room
     saved, shapes = (*given, out, kept), (*plan.shapes, room.shape, (room.kept,))
     for value, shape in zip(saved, shapes):  # hooks on saved tensors may bring back anything
         if value.shape != shape or value.dtype is not dtype or not value.is_cpu or type(value) not in _PLAIN_TYPES:
