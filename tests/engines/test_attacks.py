@@ -249,6 +249,15 @@ def test_an_operator_refuses_short_options(mask, lengths, reset, message):
         torch.ops.longlag.recurrent(*operands(), mask, lengths, reset)
 
 
+def test_an_operator_refuses_names_that_do_not_fit():
+    key, names, given, *options = operands()
+    for wrong in (names[:-1], [*names[:-1], "U"], names[::-1]):
+        with pytest.raises(RuntimeError, match="names must be x, W and others, one for each of 6"):
+            torch.ops.longlag.recurrent(key, wrong, given, *options, None, None, None)
+    with pytest.raises(RuntimeError, match="cell elman has no tensor 'c_0'"):
+        torch.ops.longlag.recurrent(key, [*names[:-1], "c_0"], given, *options, None, None, None)
+
+
 def test_an_operator_refuses_short_results():
     words = [*operands(), None, None, None]
     out, end, kept = torch.ops.longlag.recurrent(*words)

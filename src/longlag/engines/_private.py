@@ -80,7 +80,7 @@ def unwrap_function() -> Callable[[Tensor], Tensor]:
 
 
 def in_batches(errors: Sequence[Tensor | None]) -> bool:
-    """Whether gradients come in batches: ``torch.autograd.grad(..., is_grads_batched=True)``, a vmap of its own kind."""
+    """Whether gradients come in batches: ``autograd.grad(..., is_grads_batched=True)`` has a vmap of its own kind."""
     try:
         legacy = torch._C._functorch.is_legacy_batchedtensor
     except AttributeError as error:

@@ -13,18 +13,22 @@ from longlag.engines.cpu.runtime import run
 from longlag.engines.cpu.runtime.program import numbers_in, program
 
 
-def _called(key: str, names: list[str], options: Sequence[Any]) -> tuple[run.Call, run.Optional]:
+def _called(
+    key: str, names: list[str], given: Sequence[Tensor], options: Sequence[Any]
+) -> tuple[run.Call, run.Optional]:
+    if names[:2] != ["x", "W"] or len(set(names)) != len(given) or len(names) != len(given):
+        raise ShapeError(f"engine 'cpu': names must be x, W and others, one for each of {len(given)}, got {names}")
     reverse, eps, mask, lengths, reset = options
     plain = mask is None and reset is None and not (reverse and lengths is not None)
     return run.Call(_cell(key), tuple(names), reverse, eps, plain), (mask, lengths, reset)
 
 
 def _cell(key: str) -> Any:
-    name, _, own = key.partition(" ")
-    if own.startswith("blocks "):
+    name, _, own = key.rpartition(" ")
+    if key.startswith("lstm97 blocks "):
         from longlag.engines.cpu.codegen.lstm97 import Blocks
 
-        return Blocks.found(own)
+        return Blocks.found(key.removeprefix("lstm97 "))
     cell = cells.find(own)
     if cell is None:
         raise LookupError(
@@ -36,14 +40,14 @@ def _cell(key: str) -> Any:
 
 def forward(key: str, names: list[str], given: list[Tensor], *options: Any) -> list[Tensor]:
     """``longlag::recurrent``: outputs, final states and what the backward operator reads."""
-    call, optional = _called(key, names, options)
+    call, optional = _called(key, names, given, options)
     out, ends, kept, _ = run.forward(call, given, optional, save=True)
     return [out, *ends, kept]
 
 
 def shapes(key: str, names: list[str], given: list[Tensor], *options: Any) -> list[Tensor]:
     """Empty tensors like the results of `forward`."""
-    (call, _), (T, B, _), rows = _called(key, names, options), given[0].shape, given[1].shape[0]
+    (call, _), (T, B, _), rows = _called(key, names, given, options), given[0].shape, given[1].shape[0]
     p = program(call.cell, given[1].dtype, "gamma" in names)
     H = rows // p.input_gates
     widths = [given[names.index(f"{s}_0")].shape[-1] if f"{s}_0" in names else H for s in call.cell.fed_back]
@@ -54,7 +58,7 @@ def shapes(key: str, names: list[str], given: list[Tensor], *options: Any) -> li
 def backward(key: str, names: list[str], given: list[Tensor], *options_and_results: Any) -> list[Tensor]:
     """``longlag::recurrent_backward``: the gradients of ``given``."""
     *options, out, kept, d_results = options_and_results
-    call, optional = _called(key, names, options)
+    call, optional = _called(key, names, given, options)
     plan = run.planned(call, given, optional, True)
     wanted_shapes = [plan.forward.room.shape, *plan.forward.results]
     for k, shape in enumerate(wanted_shapes):
