@@ -17,6 +17,7 @@ import torch
 
 import longlag as ll
 from longlag import cells, engines
+from longlag.engines.cpu.cache import folder as cache
 from longlag.engines.cpu.cache import machine
 from longlag.engines.cpu.codegen import generate
 from longlag.engines.cpu.runtime import plan, program
@@ -27,14 +28,16 @@ def forget():
     """No kernel of a cell is in memory; products, which take longer to build, stay."""
     plan.plan.cache_clear()
     program.program.cache_clear()
+    for key in [key for key in machine._loaded if not key[0].startswith("product")]:
+        del machine._loaded[key]
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """An empty cache folder, and no kernel in memory."""
-    monkeypatch.setattr(machine, "folder", lambda: tmp_path / "kernels")
+    monkeypatch.setattr(machine, "folder", lambda: tmp_path)
     forget()
-    yield tmp_path / "kernels"
+    yield tmp_path
     forget()
 
 
@@ -62,19 +65,19 @@ def test_damaged_machine_code_is_rebuilt(folder, damage):
     run_static()
     (path,) = folder.glob("static*.o")  # a forward pass needs no backward kernel
     path.write_bytes(damage(path.read_bytes()))
-    assert machine._read(path) is None
+    assert cache.read(path) is None
     forget()
     run_static()
-    assert machine._read(path) is not None
+    assert cache.read(path) is not None
 
 
 def test_an_unusable_folder_warns_once_and_runs(tmp_path, monkeypatch):
     blocked = tmp_path / "a file, not a folder"
     blocked.write_text("")
-    monkeypatch.setattr(machine, "folder", lambda: blocked / "kernels")
+    monkeypatch.setattr(cache, "wanted", lambda: blocked / "kernels")
     forget()
-    machine._warn_once.cache_clear()
-    with pytest.warns(RuntimeWarning, match="cannot write the kernel cache .* built anew in every process"):
+    cache.warn_once.cache_clear()
+    with pytest.warns(RuntimeWarning, match="the kernel cache .* is not used: .* built anew in every process"):
         run_static()
     forget()
     run_static()  # a second warning would be an error
@@ -111,7 +114,10 @@ def test_a_kernel_that_would_call_python_is_not_built():
 def test_several_writers_at_once_leave_one_good_file(folder):
     text = generate.source(cells.static, "float32", norm=False)
     data = text.encode()
-    threads = [threading.Thread(target=machine._write, args=(folder / "kernel.py", data)) for _ in range(16)]
+    threads = [
+        threading.Thread(target=cache.write, args=(folder / "kernel.py", data), kwargs={"checksum": False})
+        for _ in range(16)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

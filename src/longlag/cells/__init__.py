@@ -10,6 +10,7 @@ from longlag.cells._cell import Cell as Cell
 from longlag.cells._cell import Partials as Partials
 from longlag.cells._cell import cell as cell
 from longlag.cells._cell import register_printer as register_printer
+from longlag.cells._known import find as find
 from longlag.cells._language import exp as exp
 from longlag.cells._language import relu as relu
 from longlag.cells._language import sigmoid as sigmoid
@@ -53,5 +54,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    public = ["Assignments", "Cell", "Partials", "Printer", "cell", "exp", "register_printer", "relu", "sigmoid", "tanh"]
-    return sorted([*public, *_HOME])
+    public = ["Assignments", "Cell", "Partials", "Printer", "cell", "exp", "find", "register_printer"]
+    return sorted([*public, "relu", "sigmoid", "tanh", *_HOME])

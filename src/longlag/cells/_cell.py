@@ -8,9 +8,8 @@ import re
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
 
-from longlag.cells import _derive
+from longlag.cells import _derive, _known
 from longlag.cells._assignments import Assignments
 from longlag.cells._language import GRAMMAR, LANGUAGE, PUBLIC, functions
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 Partials = dict[tuple[str, str], "Tensor | float"]  # (output, input) -> ∂output/∂input
 _PRINTERS: dict[str, Callable[[Cell], str]] = {}  # engine -> writes the code of a cell
-KNOWN: WeakValueDictionary[str, Cell] = WeakValueDictionary()  # by key: operators of torch take strings, not cells
 
 
 def cell(
@@ -89,9 +87,10 @@ class Cell:
         self._check_arguments()
         self.expressions = self._trace()
         self.key = self._key()
-        KNOWN[self.key] = self
         self._assignments: dict[str, Assignments] = {}
         self._with_partials: dict[tuple[str, ...], Callable[..., tuple[dict[str, Tensor], Partials]]] = {}
+        self.engine_memory: dict[Any, Any] = {}  # what engines have worked out for this cell, released with it
+        _known.remember(self)
 
     # ------------------------------------------------------------------------------------------ derived code
     def assignments(self, which: str) -> Assignments:

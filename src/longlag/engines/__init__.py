@@ -1,12 +1,18 @@
 """Engines run a cell over time: plain torch (`reference`), compiled kernels (`cpu`)."""
 
 from longlag.cells import Cell, register_printer
+from longlag.engines import _operators as _operators  # registers them with torch
+from longlag.engines._arguments import DtypeError as DtypeError
 from longlag.engines._arguments import Norm as Norm
+from longlag.engines._arguments import ShapeError as ShapeError
 from longlag.engines._arguments import Weights as Weights
+from longlag.engines._choose import as_operator as as_operator
 from longlag.engines._choose import check as check
 from longlag.engines._choose import choose as choose
-from longlag.engines._choose import intercepted as intercepted
+from longlag.engines._operators import one_by_one as one_by_one
 from longlag.engines._run import run as run
+from longlag.engines._run import run_blocks as run_blocks
+from longlag.engines._run import run_jordan as run_jordan
 from longlag.engines._threads import few_threads as few_threads
 
 

@@ -9,10 +9,18 @@ import torch
 from torch import Tensor
 
 
+class ShapeError(ValueError, RuntimeError):
+    """A tensor of the wrong shape, device or memory. torch raises a RuntimeError there, so it is one, too."""
+
+
+class DtypeError(TypeError, RuntimeError):
+    """A tensor of the wrong dtype. torch raises a RuntimeError there, so it is one, too."""
+
+
 class Norm(NamedTuple):
     """Layer normalisation of each gate's net input over the units: γ (r − μ)/√(v + ε) + β, v with divisor H.
 
-    The paper's divisor H−1 is the same function of other numbers: see `of_paper`.
+    The paper's divisor H−1 is the same function of other numbers: see `with_sample_variance`.
     """
 
     weight: Tensor  # γ (G, H)
@@ -20,7 +28,7 @@ class Norm(NamedTuple):
     eps: float
 
     @classmethod
-    def of_paper(cls, weight: Tensor, bias: Tensor, eps: float) -> Norm:
+    def with_sample_variance(cls, weight: Tensor, bias: Tensor, eps: float) -> Norm:
         """Variance with divisor H−1.
 
         (r − μ)/√(v·H/(H−1) + ε) = κ (r − μ)/√(v + κ² ε), κ = √((H−1)/H).
@@ -33,17 +41,24 @@ class Norm(NamedTuple):
 class Weights(NamedTuple):
     """What a layer hands to an engine: H units, Gx gates with a row in W, Gy with a row in U.
 
-    A gate has the sum of its rows in two biases. They come apart, as the pair (bias_ih, bias_hh), or `together`.
+    A gate has the sum of its rows in two biases: b is the pair (bias_ih, bias_hh), or they are added already
+    (`with_summed_biases`).
     """
 
     W: Tensor  # (Gx·H, I)
     b: Any = None  # (Gx·H,), or the pair (Gx·H,), (Gy·H,)
     U: Tensor | None = None  # (Gy·H, H)
-    b_recurrent: Tensor | None = None  # (recurrent-only gates, H), if they are together
+    b_recurrent: Tensor | None = None  # (recurrent-only gates, H), if the biases are added already
     params: tuple[Tensor, ...] = ()  # each (H,)
     norm: Norm | None = None
 
-    def together(self, cell: Any) -> Weights:
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """All of them; None where one is missing."""
+        b = self.b if isinstance(self.b, tuple) else (self.b,)
+        norm = () if self.norm is None else (self.norm.weight, self.norm.bias)
+        return (self.W, *b, self.U, self.b_recurrent, *self.params, *norm)
+
+    def with_summed_biases(self, cell: Any) -> Weights:
         """The same with biases added: b of the gates with a row in W, b_recurrent of the others."""
         if not isinstance(self.b, tuple):
             return self

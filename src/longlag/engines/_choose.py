@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
+
+from longlag.engines import _private
 
 NAMES = ("reference", "cpu")
 CPU_DTYPES = (torch.float32, torch.float64)
@@ -16,13 +17,18 @@ def check(owner: str, request: str) -> None:
         raise ValueError(f"{owner}: engine must be one of 'auto', {', '.join(map(repr, NAMES))}, got {request!r}")
 
 
-def choose(request: str, x: Tensor) -> tuple[str, str]:
+def choose(request: str, x: Tensor, *others: Tensor | None, name: str = "the input") -> tuple[str, str]:
     """The engine that will serve an input like x, and why.
+
+    Args:
+        request: ``"auto"``, or the name of an engine: a ValueError says why it cannot serve, if it cannot.
+        others: weights and whatever else the engine would read.
+        name: of x, for messages.
 
     >>> choose("auto", torch.zeros(1))
     ('cpu', 'compiled kernels for float32 and float64 on the CPU')
     """
-    obstacle = _obstacle(x)
+    obstacle = None if request == "reference" else _obstacle(x, others, name)
     if request == "cpu" and obstacle:
         raise ValueError(f"engine 'cpu' cannot serve this call: {obstacle}; engine='reference' can")
     if request != "auto":
@@ -32,20 +38,29 @@ def choose(request: str, x: Tensor) -> tuple[str, str]:
     return "cpu", "compiled kernels for float32 and float64 on the CPU"
 
 
-def intercepted(x: Tensor) -> bool:
-    """Whether torch hands operations on x to somebody else: fake tensors, say, have no numbers."""
-    own = type(x).__torch_dispatch__  # pyright: ignore[reportAttributeAccessIssue]
-    return own is not torch._C._disabled_torch_dispatch_impl or torch._C._len_torch_dispatch_stack() > 0
+def as_operator() -> bool:
+    """Whether torch must see an operator, not a call of a kernel: it compiles, or a mode watches operations."""
+    return torch.compiler.is_compiling() or _private.modes_active()
 
 
-def _obstacle(x: Tensor) -> str | None:
+def _obstacle(x: Tensor, others: tuple[Tensor | None, ...], name: str) -> str | None:
     """Why the CPU engine cannot serve, if it cannot."""
     if not x.is_cpu:
-        return f"the input is on {x.device}"
+        return f"{name} {_is(name)} on {x.device}"
     if x.dtype not in CPU_DTYPES:
-        return f"the input is {x.dtype}"
-    if torch._C._are_functorch_transforms_active():
+        return f"{name} {_is(name)} {x.dtype}"
+    if _private.transforms_active():
         return "torch.func transforms need operations they can transform"
-    if forward_ad._current_level >= 0:
+    if _private.forward_mode_active():
         return "forward-mode derivatives need operations that have them"
+    if torch.compiler.is_compiling():
+        return None
+    for tensor in (x, *others):
+        if tensor is not None and _private.has_own_operations(tensor) and not _private.modes_active():
+            what = name if tensor is x else "a weight or state"
+            return f"{what} is a {type(tensor).__name__}, which has operations of its own"
     return None
+
+
+def _is(name: str) -> str:
+    return "are" if name.endswith("s") else "is"

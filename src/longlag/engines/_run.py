@@ -1,4 +1,4 @@
-"""The one door to all engines."""
+"""How layers run on an engine: cells, units in blocks (LSTM97) and Jordan's network."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from longlag.cells import Cell
 from longlag.engines import reference
-from longlag.engines._arguments import Weights, zeros_for
+from longlag.engines._arguments import Weights
 from longlag.engines._choose import choose
 
 _loaded: list[Any] = []  # the CPU engine, once it was needed
@@ -39,13 +39,74 @@ def run(
         outputs (T, B, H) and the final state, each part (1, B, H): a layer's share of a stack's state.
     """
     if choose(request, x)[0] == "cpu":
-        return _cpu().run(cell, x, w, state, mask, lengths, reset, reverse)
-    w = w.together(cell)
-    y, ends = reference.run(
-        cell, reference.net_inputs(cell, x, w.W, w.b), w.U, zeros_for(cell, x, w.W, state), w.params,
-        bias=w.b_recurrent, norm=w.norm, mask=mask, lengths=lengths, reset=reset, reverse=reverse,
-    )  # fmt: skip
-    return y, tuple(end.unsqueeze(0) for end in ends)
+        results = _cpu().run(cell, x, w, state, mask, lengths, reset, reverse)
+        if results is not None:
+            return results
+        choose(request, x, *w.tensors(), *state, mask)  # says why, if the CPU engine was asked for by name
+    return reference.run_weights(cell, x, w, state, mask=mask, lengths=lengths, reset=reset, reverse=reverse)
+
+
+def run_blocks(
+    g: str,
+    h: str,
+    layout: tuple[int, int, int, bool],
+    x: Tensor,
+    w: Weights,
+    state: Sequence[Tensor],
+    *,
+    mask: Tensor | None = None,
+    lengths: Tensor | None = None,
+    reset: Tensor | None = None,
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Run the units of LSTM-1997 over time on the CPU engine; `choose` must have chosen it.
+
+    Args:
+        g, h: squashing functions, keys of `longlag.cells.lstm97.SQUASH`.
+        layout: hidden units, blocks, cells per block, whether there are output gates. A row holds
+            [hidden units; input gates; output gates; cells].
+        w: W (R, I), b (R,) and, if units are fed back, U (R, R).
+        state: activations (B, R) and internal states (B, cells).
+
+    Returns:
+        activations (T, B, R) and the final state, like ``state``.
+    """
+    from longlag.engines.cpu.codegen.lstm97 import Blocks
+
+    hidden, blocks, size, gated = layout
+    units = Blocks(g, h, (hidden, blocks, size, int(gated)), dense=w.U is not None)
+    y, final = _cpu().run(units, x, w, state, mask, lengths, reset, False)
+    return y, tuple(part.squeeze(0) for part in final)
+
+
+def run_jordan(
+    x: Tensor,
+    weights: tuple[Tensor | None, ...],
+    state: tuple[Tensor, Tensor],
+    rest: Tensor,
+    *,
+    targets: Tensor | None = None,
+    tau: Tensor | None = None,
+    lengths: Tensor | None = None,
+    reset: Tensor | None = None,
+    logits: bool = False,
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Run Jordan's network over time on the CPU engine; `choose` must have chosen it.
+
+    Args:
+        x: inputs (T, B, n).
+        weights: W (m, n), b (m,), U (m, l), R (m, m), V (l, m), c_out (l,); b, R and c_out may be None.
+        state: fb (B, l) and h (B, m).
+        rest: fb (l,) after a reset.
+        targets, tau: what the teacher feeds back, (T, B, l), and its share (T, B); see `longlag.layers.Jordan`.
+        logits: feed back z instead of softmax z.
+
+    Returns:
+        logits (T, B, l) and the final state.
+    """
+    from longlag.engines.cpu.runtime import jordan  # loads Numba
+
+    z, fb, h = jordan.run(x, weights, state, rest, targets, tau, lengths, reset, logits)
+    return z, (fb, h)
 
 
 def _cpu() -> Any:

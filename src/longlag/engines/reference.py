@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import layer_norm, linear
 
 from longlag.cells import Cell
-from longlag.engines._arguments import Norm, resets_backwards
+from longlag.engines._arguments import Norm, Weights, resets_backwards, zeros_for
 
 State = tuple[Tensor, ...]
 
@@ -101,6 +101,26 @@ def run(
         return step(cell, nets[t], U, before, params, bias=bias, norm=norm, mask=mask)
 
     return scan(one, len(nets), tuple(state), lengths=lengths, reset=reset, reverse=reverse)
+
+
+def run_weights(
+    cell: Cell,
+    x: Tensor,
+    w: Weights,
+    state: Sequence[Tensor | None],
+    *,
+    mask: Tensor | None = None,
+    lengths: Tensor | None = None,
+    reset: Tensor | None = None,
+    reverse: bool = False,
+) -> tuple[Tensor, State]:
+    """Run a cell over inputs x (T, B, I); see `longlag.engines.run`. Each part of the final state is (1, B, H)."""
+    w = w.with_summed_biases(cell)
+    y, ends = run(
+        cell, net_inputs(cell, x, w.W, w.b), w.U, zeros_for(cell, x, w.W, state), w.params,
+        bias=w.b_recurrent, norm=w.norm, mask=mask, lengths=lengths, reset=reset, reverse=reverse,
+    )  # fmt: skip
+    return y, tuple(end.unsqueeze(0) for end in ends)
 
 
 def step(

@@ -6,14 +6,14 @@ Loss ½ Σ (y − ŷ)², an error at every step; `errors` (sequences, 3) takes l
 """
 
 import numpy as np
-from numba import njit
 
+from longlag.engines.cpu.cache.array_kernels import array_kernel
 from longlag.engines.cpu.simd.functions import FLAGS, sigmoid
 
-KERNEL = {**FLAGS, "nogil": True, "cache": True}
+KERNEL = {**FLAGS, "nogil": True}
 
 
-@njit(**KERNEL)
+@array_kernel(__file__, **KERNEL)
 def advance(W, symbol, y, new):
     """y(t) = σ(W [x(t), y(t−1)]), x one-hot. [RNN-97 1]"""
     n = W.shape[0]
@@ -25,7 +25,7 @@ def advance(W, symbol, y, new):
         new[k] = sigmoid(net)
 
 
-@njit(**KERNEL)
+@array_kernel(__file__, **KERNEL)
 def answer(V, symbol, y, out):
     """The outputs: σ(V [x(t), y(t)]), or the first units themselves."""
     if V.shape[0] == 0:
@@ -41,7 +41,7 @@ def answer(V, symbol, y, out):
         out[o] = sigmoid(out[o])
 
 
-@njit(**KERNEL)
+@array_kernel(__file__, **KERNEL)
 def compare(V, dV, symbol, target, y, out, e, tally):
     """Errors e = ∂E/∂y at the units, gradient of V, and the tally of |y − ŷ|."""
     e[:] = 0
@@ -64,7 +64,7 @@ def compare(V, dV, symbol, target, y, out, e, tally):
             dV[symbol, o] += out[o]
 
 
-@njit(**KERNEL)
+@array_kernel(__file__, **KERNEL)
 def influence(W, symbol, y, new, P, Q):
     """Q_k,is = σ′_k (Σ_l U_kl P_l,is + δ_ki x̃_s)."""
     n, sources = W.shape
@@ -84,7 +84,7 @@ def influence(W, symbol, y, new, P, Q):
             q[i] *= slope  # [RNN-97 1 RTRL]
 
 
-@njit(**KERNEL)
+@array_kernel(__file__, **KERNEL)
 def descend(w, dw, lr):
     """w −= lr · dw, dw = 0."""
     for i in range(w.size):
@@ -92,7 +92,7 @@ def descend(w, dw, lr):
         dw.flat[i] = 0
 
 
-@njit(**KERNEL)
+@array_kernel(__file__, **KERNEL)
 def note(errors, k, tally, count):
     """Keep the tally of sequence k, which had `count` scored outputs, and start afresh."""
     errors[k, 0] = tally[0] if tally[1] == tally[1] else np.nan
@@ -101,7 +101,7 @@ def note(errors, k, tally, count):
     tally[:] = 0
 
 
-@njit(**KERNEL)
+@array_kernel(__file__, **KERNEL)
 def rtrl(W, V, inputs, offsets, targets, lr, per_step, errors):
     """Learn in real time: exact gradient, no history. Updates after each step or each sequence."""
     n = W.shape[0]
@@ -128,7 +128,7 @@ def rtrl(W, V, inputs, offsets, targets, lr, per_step, errors):
         note(errors, k, tally, (offsets[k + 1] - offsets[k]) * V.shape[1])
 
 
-@njit(**KERNEL)
+@array_kernel(__file__, **KERNEL)
 def bptt(W, V, inputs, offsets, targets, lr, through_time, errors):
     """Learn from each whole sequence; with through_time False errors stop at the context units (Elman)."""
     n, sources = W.shape
@@ -159,7 +159,7 @@ def bptt(W, V, inputs, offsets, targets, lr, through_time, errors):
         note(errors, k, tally, steps * V.shape[1])
 
 
-@njit(**KERNEL)
+@array_kernel(__file__, **KERNEL)
 def observe(W, V, inputs, offsets, kept):
     """Outputs of all steps into `kept` (N, d_out), without learning."""
     y, new = np.zeros(W.shape[0]), np.zeros(W.shape[0])
@@ -171,7 +171,7 @@ def observe(W, V, inputs, offsets, kept):
             y, new = new, y
 
 
-@njit(**KERNEL)
+@array_kernel(__file__, **KERNEL)
 def direct(V, inputs, offsets, targets, lr, per_step, errors):
     """Outputs straight from one-hot inputs, y = σ(V x): what 2a and 2b learn before their cell is added."""
     out, tally, e = np.zeros(V.shape[1]), np.zeros(3), np.zeros(0)

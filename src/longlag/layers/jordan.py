@@ -164,13 +164,14 @@ class Jordan(StepLayer):
         R, b, c_out = (getattr(self, name, None) for name in ("weight_hh", "bias_h", "bias_o"))
         mask, rest = self._dropout_mask(s.batch), self.state_spec.parts(self.initial_state(s.batch))
         if self._engine(s.x, mask, targets) == "cpu":
-            from longlag.engines.cpu.runtime.jordan import Jordan as kernel  # loads Numba
-
             h = state[1] if R is not None else s.x.new_zeros(s.batch, self.hidden_size)
-            options = (rest[0][0], targets, None if tau is None else tau.squeeze(-1), s.lengths, s.reset)
-            weights = (self.weight_ih, b, self.weight_fb, R, self.weight_ho, c_out)
-            z, *final = kernel.apply((*options, self.feedback == "logits"), s.x, *weights, state[0], h)
-            return z, tuple(final[: len(state)])
+            after_reset = self.state_spec.parts(self.initial_state(1))[0][0]  # fb (l,)
+            z, final = engines.run_jordan(
+                s.x, (self.weight_ih, b, self.weight_fb, R, self.weight_ho, c_out), (state[0], h), after_reset,
+                targets=targets, tau=None if tau is None else tau.squeeze(-1), lengths=s.lengths, reset=s.reset,
+                logits=self.feedback == "logits",
+            )  # fmt: skip
+            return z, final[: len(state)]
         net_x = linear(s.x, self.weight_ih, b)
 
         def step(t: int, before: Parts) -> tuple[Tensor, Parts]:
@@ -192,14 +193,13 @@ class Jordan(StepLayer):
         obstacles = {
             f"feedback={self.feedback!r}": self.feedback not in ("soft", "logits"),
             "recurrent_dropout": mask is not None,
-            "torch.compile": torch.compiler.is_compiling(),
-            "tensors without numbers": not torch.compiler.is_compiling() and engines.intercepted(x),
+            "torch.compile, or a mode that watches operations": engines.as_operator(),
             "targets with gradients": targets is not None and targets.requires_grad,
         }
         found = [text for text, there in obstacles.items() if there]
         if found and self.engine == "cpu":
             raise ValueError(f"Jordan: engine 'cpu' does not serve {found[0]}; engine='reference' does")
-        return "reference" if found else engines.choose(self.engine, x)[0]
+        return "reference" if found else engines.choose(self.engine, x, *self.parameters(), targets)[0]
 
     def gain_bound(self) -> tuple[float, str] | None:
         """‖diag p − p pᵀ‖₂ ≤ ½, so one step scales an error by at most ½ ‖V‖ ‖U‖; argmax feeds none back."""

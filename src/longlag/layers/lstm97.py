@@ -203,17 +203,14 @@ class LSTM97(StepLayer):
     def _run(self, s: validation.Sequences, state: Parts) -> tuple[Tensor, Parts]:
         w, b = self.weights()
         mask, n = self._dropout_mask(s.batch), self.input_size
-        engine, _ = engines.choose(self.engine, s.x)
+        engine, _ = engines.choose(self.engine, s.x, w, b, *state, mask)
         if engine == "cpu" and self.blocks:
-            from longlag.engines.cpu.codegen import lstm97
-            from longlag.engines.cpu.runtime import run  # loads Numba
-
-            layout = (self.hidden_units, self.blocks, self.block_size, int(self.output_gates))
-            units = lstm97.Blocks(self.g, self.h, layout, dense=self.recurrent)
+            layout = (self.hidden_units, self.blocks, self.block_size, self.output_gates)
             U, mask = (w[:, n:], mask) if self.recurrent else (None, None)
             weights = engines.Weights(w[:, :n], b, U)
-            y, final = run.run(units, s.x, weights, state, mask, s.lengths, s.reset, reverse=False)
-            final = tuple(part.squeeze(0) for part in final)
+            y, final = engines.run_blocks(
+                self.g, self.h, layout, s.x, weights, state, mask=mask, lengths=s.lengths, reset=s.reset
+            )
         else:
             step = self._stepper(linear(s.x, w[:, :n], b), w[:, n:] if self.recurrent else None, mask)
             y, final = reference.scan(step, s.steps, state, lengths=s.lengths, reset=s.reset)

@@ -142,7 +142,7 @@ class Recurrent(Stack):
 
     def weights(self, k: int) -> Weights:
         """The weights of layer k as the equations name them; k counts layers, then directions."""
-        return self._weights_apart(k).together(self.cell)
+        return self._weights_apart(k).with_summed_biases(self.cell)
 
     def _weights_apart(self, k: int) -> Weights:
         """The same with bias_ih and bias_hh kept separate: engines add them faster than autograd."""
@@ -151,7 +151,7 @@ class Recurrent(Stack):
         if b is not None and b_hh is not None:
             b = b, b_hh
         if gamma is not None and beta is not None:
-            norm = (engines.Norm.of_paper if self.norm == "layer" else engines.Norm)(gamma, beta, EPS)
+            norm = (engines.Norm.with_sample_variance if self.norm == "layer" else engines.Norm)(gamma, beta, EPS)
         params = tuple(self._values([name + self.suffix(k) for name in cell.params])) if cell.params else ()
         return Weights(W, b, U, None, params, norm)
 

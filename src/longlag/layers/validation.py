@@ -9,9 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-
-class ShapeError(ValueError, RuntimeError):
-    """A tensor of the wrong shape. torch raises RuntimeError for these, so code that catches that one still works."""
+from longlag.engines import ShapeError as ShapeError
 
 
 def positive(owner: str, argument: str, value: Any, *, least: int = 1) -> int:

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from longlag.engines.cpu.cache.array_kernels import array_kernel
 from longlag.engines.cpu.simd.functions import FLAGS, INLINE, exp
 
-KERNEL: dict[str, Any] = {**FLAGS, "cache": True, "nogil": True}
+KERNEL: dict[str, Any] = {**FLAGS, "nogil": True}
 LEAST = 1e-100  # three such factors still make a number, so a product that is 0 has a factor that is 0
 FARTHEST = math.log(LEAST)
 
@@ -182,7 +183,7 @@ def exponentials(a_s, a_e, A):
     return e_s, e_e, E.reshape(K, K), offset, near_s and near_e and near
 
 
-@njit(**KERNEL)
+@array_kernel(__file__, **KERNEL)
 def log_partition(emissions, mask, a_s, a_e, A):
     """log Z (N,) of emissions (N, T, K)."""
     N, T, K = emissions.shape
@@ -197,7 +198,7 @@ def log_partition(emissions, mask, a_s, a_e, A):
     return log_Z
 
 
-@njit(**KERNEL)
+@array_kernel(__file__, **KERNEL)
 def gradient(g, emissions, mask, a_s, a_e, A):
     """Gradients of Σ_n g_n log Z_n by emissions, a_s, a_e and A; 0 for a sequence that has no path."""
     N, T, K = emissions.shape
@@ -228,7 +229,7 @@ def best(a, b):
     return index, top
 
 
-@njit(**KERNEL)
+@array_kernel(__file__, **KERNEL)
 def viterbi(emissions, mask, a_s, a_e, A):
     """Best paths (N, T), −1 at masked steps, and scores (N,); without a path all −1 and a score of −∞ (or NaN)."""
     N, T, K = emissions.shape

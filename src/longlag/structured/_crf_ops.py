@@ -2,68 +2,66 @@
 
 from __future__ import annotations
 
-import sys
-import threading
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from longlag import engines
 from longlag.structured.chain import Chain
 
-ENGINES = ("auto", "reference", "cpu")
-PATIENCE = 1.0  # seconds of compiling after which the user is told
 
-
-def choose(request: str, emissions: Tensor, *, twice: bool = False) -> tuple[str, str]:
+def choose(request: str, c: Chain, *, twice: bool = False) -> tuple[str, str]:
     """The engine that will serve, and why; ``twice`` if second derivatives may be asked for."""
-    obstacle = _obstacle(emissions)
-    if request == "cpu" and obstacle:
-        raise ValueError(f"CRF: engine 'cpu' cannot serve this call: {obstacle}; engine='reference' can")
-    if request != "auto":
-        return request, "asked for by name"
-    if obstacle or twice:
-        return "reference", obstacle or "the kernels have no second derivatives"
-    return "cpu", "compiled kernels for the CPU"
-
-
-def _obstacle(emissions: Tensor) -> str | None:
-    """Why the kernels cannot serve, if they cannot."""
-    if emissions.device.type != "cpu":
-        return f"the emissions are on {emissions.device}"
-    if torch._C._are_functorch_transforms_active():
-        return "torch.func transforms need operations they can transform"
-    return None
+    engine, why = engines.choose(request, *c, name="the emissions")
+    if request == "auto" and engine == "cpu" and twice:
+        return "reference", "the kernels have no second derivatives"
+    return engine, why
 
 
 def run(name: str, *tensors: Tensor) -> Any:
-    """Call a kernel of `_crf_cpu` on contiguous float64 (or bool) arrays; long compiling is announced."""
+    """Call a kernel of `_crf_cpu` on contiguous float64 (or bool) arrays."""
     from longlag.structured import _crf_cpu  # loads Numba
 
-    kernel = getattr(_crf_cpu, name)
-    arrays = [(x if x.dtype == torch.bool else x.double()).detach().contiguous().numpy() for x in tensors]
-    if kernel.signatures:
-        return kernel(*arrays)
-    text = f"longlag: compiling the CRF kernel {name} (once; the result is kept on disk) …"
-    timer = threading.Timer(PATIENCE, lambda: print(text, file=sys.stderr))
-    timer.daemon = True
-    timer.start()
-    try:
-        return kernel(*arrays)
-    finally:
-        timer.cancel()
+    return getattr(_crf_cpu, name)(*(_array(x if x.dtype == torch.bool else x.double()) for x in tensors))
+
+
+def _array(x: Tensor) -> Any:
+    return x.detach().resolve_neg().contiguous().numpy()
+
+
+def _check(emissions: Tensor, mask: Tensor, a_s: Tensor, a_e: Tensor, A: Tensor, g: Tensor | None = None) -> None:
+    """An operator checks what it is given: kernels would read beyond the end."""
+    if emissions.dim() != 3:
+        raise engines.ShapeError(f"CRF: emissions must be (B, T, K), got shape {tuple(emissions.shape)}")
+    N, T, K = emissions.shape
+    right = {
+        "mask": (N, T),
+        "start_transitions": (K,),
+        "end_transitions": (K,),
+        "transitions": (K, K),
+        "gradient": (N,),
+    }
+    for (name, shape), value in zip(right.items(), (mask, a_s, a_e, A, g)):
+        if value is not None and value.shape != shape:
+            raise engines.ShapeError(f"CRF: {name} must have shape {shape}, got {tuple(value.shape)}")
+    if mask.dtype != torch.bool:
+        raise engines.DtypeError(f"CRF: mask must be torch.bool, got {mask.dtype}")
 
 
 def _log_partition(emissions: Tensor, mask: Tensor, a_s: Tensor, a_e: Tensor, A: Tensor) -> Tensor:
+    _check(emissions, mask, a_s, a_e, A)
     return torch.from_numpy(run("log_partition", emissions, mask, a_s, a_e, A)).to(emissions.dtype)
 
 
 def _gradient(g: Tensor, emissions: Tensor, mask: Tensor, a_s: Tensor, a_e: Tensor, A: Tensor) -> tuple[Tensor, ...]:
+    _check(emissions, mask, a_s, a_e, A, g)
     found = run("gradient", g, emissions, mask, a_s, a_e, A)
     return tuple(torch.from_numpy(x).to(emissions.dtype) for x in found)
 
 
 def _viterbi(emissions: Tensor, mask: Tensor, a_s: Tensor, a_e: Tensor, A: Tensor) -> tuple[Tensor, Tensor]:
+    _check(emissions, mask, a_s, a_e, A)
     paths, scores = run("viterbi", emissions, mask, a_s, a_e, A)
     return torch.from_numpy(paths), torch.from_numpy(scores).to(emissions.dtype)
 
@@ -104,6 +102,8 @@ for _name, _arguments, _results, _implementation, _fake in (
     _library.define(f"{_name}({_arguments}) -> {_results}")
     _library.impl(_name, _implementation, "CPU")
     torch.library.register_fake(f"longlag::{_name}", _fake, lib=_library)
+    _rule = engines.one_by_one(getattr(torch.ops.longlag, _name))
+    torch.library.register_vmap(f"longlag::{_name}", _rule, lib=_library)
 torch.library.register_autograd(
     "longlag::crf_log_partition", _log_partition_backward, setup_context=_save, lib=_library
 )

@@ -8,6 +8,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor, nn
 
+from longlag import engines
 from longlag.layers import validation
 from longlag.structured import _crf_ops, chain
 from longlag.structured.chain import Chain
@@ -64,7 +65,8 @@ class CRF(nn.Module):
     ) -> None:
         super().__init__()
         self.num_tags = K = validation.positive("CRF", "num_tags", num_tags)
-        self.engine = validation.one_of("CRF", "engine", engine, _crf_ops.ENGINES)
+        engines.check("CRF", engine)
+        self.engine = engine
         self.batch_first = batch_first
         self.start_transitions = nn.Parameter(torch.empty(K, device=device, dtype=dtype))
         self.end_transitions = nn.Parameter(torch.empty(K, device=device, dtype=dtype))
@@ -119,7 +121,7 @@ class CRF(nn.Module):
         """P(y_t = k | x) (B, T, K), 0 at masked steps; differentiable on the reference engine."""
         c = self._enter(emissions, mask)
         twice = torch.is_grad_enabled() and any(x.requires_grad for x in c)
-        engine, _ = _crf_ops.choose(self.engine, c.emissions, twice=twice)
+        engine, _ = _crf_ops.choose(self.engine, c, twice=twice)
         return self._leave((_crf_ops if engine == "cpu" else chain).marginals(c))
 
     def pair_marginals(self, emissions: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -155,7 +157,7 @@ class CRF(nn.Module):
     def viterbi(self, emissions: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Best paths (B, T), −1 at masked steps, and their scores (B,); on ties the lowest tag, from the end."""
         c = self._enter(emissions, mask)
-        engine, _ = _crf_ops.choose(self.engine, c.emissions)
+        engine, _ = _crf_ops.choose(self.engine, c)
         paths, scores = _crf_ops.viterbi(*c) if engine == "cpu" else chain.viterbi(c)
         return self._leave(paths), scores
 
@@ -184,11 +186,11 @@ class CRF(nn.Module):
 
     def engine_for(self, emissions: Tensor) -> str:
         """Which engine would serve the likelihood and `decode`, and why."""
-        return ": ".join(_crf_ops.choose(self.engine, emissions))
+        return ": ".join(_crf_ops.choose(self.engine, self._enter(emissions, None)))
 
     # ------------------------------------------------------------------------------------------------ the door
     def _log_partition(self, c: Chain) -> Tensor:
-        engine, _ = _crf_ops.choose(self.engine, c.emissions)
+        engine, _ = _crf_ops.choose(self.engine, c)
         return _crf_ops.log_partition(*c) if engine == "cpu" else chain.log_partition(c)
 
     def _leave(self, x: Tensor) -> Tensor:

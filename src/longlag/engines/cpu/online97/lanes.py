@@ -1,8 +1,6 @@
 """What a kernel knows of its network when compiled: sizes, functions, and which lanes stand where."""
 
-import zlib
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from llvmlite import ir
@@ -22,18 +20,14 @@ from longlag.engines.cpu.online97.network import SQUASH, Network, lanes_for, out
 from longlag.engines.cpu.simd.functions import intrinsic
 from longlag.engines.cpu.simd.vector import Vector, rearranged
 
-# Numba keeps a kernel on disk as long as the kernel's own file is unchanged; this ties it to its pieces as well.
-FILES = [Path(__file__).with_name("functions.py"), *sorted(Path(__file__).parent.glob("online97*.py"))]
-SOURCE = zlib.crc32(b"".join(path.read_bytes() for path in FILES))
-
 
 class NetworkType(types.Type):
     """Numba type of a network: all a kernel is specialised on. Input and output sizes are not part of it."""
 
-    def __init__(self, facts: Network, source: int) -> None:
+    def __init__(self, facts: Network) -> None:
         self.facts = facts
         self.element = from_dtype(np.dtype(facts.dtype))
-        super().__init__(name=f"NetworkType({facts}, {source})")
+        super().__init__(name=f"NetworkType({facts})")
 
 
 register_model(NetworkType)(models.OpaqueModel)
@@ -41,7 +35,7 @@ register_model(NetworkType)(models.OpaqueModel)
 
 @typeof_impl.register(Network)
 def _type_of_network(network, context):
-    return NetworkType(replace(network, input_size=1, output_size=output_lanes(network)), SOURCE)
+    return NetworkType(replace(network, input_size=1, output_size=output_lanes(network)))
 
 
 @unbox(NetworkType)

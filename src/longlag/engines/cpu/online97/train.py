@@ -15,12 +15,13 @@ array([0.4559, 0.8955])
 
 import math
 from numbers import Real
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
+from longlag.engines.cpu.cache.array_kernels import array_kernel
 from longlag.engines.cpu.online97.lanes import zero_cells
 from longlag.engines.cpu.online97.network import Network as Network
 from longlag.engines.cpu.online97.network import Weights as Weights
@@ -48,7 +49,7 @@ from longlag.engines.cpu.online97.step import (
 )
 from longlag.engines.cpu.simd.functions import FLAGS, sigmoid
 
-KERNEL = {**FLAGS, "nogil": True, "cache": True, "no_cfunc_wrapper": True}
+KERNEL = {**FLAGS, "nogil": True, "no_cfunc_wrapper": True}
 
 
 class Errors(NamedTuple):
@@ -69,7 +70,7 @@ class Block(NamedTuple):
     scored: NDArray  # (N,) bool, or (0,): the last steps
 
 
-@njit(**KERNEL)
+@array_kernel(Path(__file__).parent, **KERNEL)
 def learn(network, weights, into, block, work, initial, scale, rate, errors):
     """Run each sequence and add scale · gradient to `into`; with a rate, then w −= rate · into and into = 0."""
     inputs, offsets, targets, scored = block
@@ -106,7 +107,7 @@ def learn(network, weights, into, block, work, initial, scale, rate, errors):
             descend(w_out, dw_out, touched, met if direct else 0, first if direct else 0, rate)
 
 
-@njit(**KERNEL)
+@array_kernel(Path(__file__).parent, **KERNEL)
 def observe(network, weights, block, work, initial, errors, kept):
     """Run each sequence without learning; the outputs of all steps are kept if there is room for them."""
     inputs, offsets, targets, scored = block

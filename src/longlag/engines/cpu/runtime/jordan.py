@@ -1,173 +1,140 @@
-"""Jordan's network on the CPU engine: two products and a softmax in every step.
-
-Shapes: x (T, B, n); a (T, B, m) net inputs; h (T, B, m); p (T, B, l) what is fed back; τ (T, B) and targets y
-(T, B, l), or empty. P·: packed matrices. Rows first:last of the batch.
-"""
+"""Jordan's network on the CPU engine, as an autograd function around `jordan_kernels`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
-from longlag.engines.cpu.cache.compile import OPTIONS
-from longlag.engines.cpu.simd.functions import exp, tanh
-from longlag.engines.cpu.simd.product import multiply, pack, width
+from longlag.engines import _private
+from longlag.engines._arguments import DtypeError, ShapeError
+from longlag.engines._operators import each_of_a_batch
+from longlag.engines.cpu.runtime import jordan_kernels
+from longlag.engines.cpu.runtime.validation import check_memory, check_optional
+from longlag.engines.cpu.simd.product import pack
 
 
-@njit(**OPTIONS, cache=True)
-def softmax(z, p):
-    """p = softmax(z)."""
-    top, total = z.max(), z.dtype.type(0)
-    for k in range(len(z)):
-        p[k] = exp(z[k] - top)
-        total += p[k]
-    for k in range(len(z)):
-        p[k] /= total
-
-
-@njit(**OPTIONS, cache=True)
-def forward(x, PW, b, PU, PR, PV, c_out, fb_0, h_0, rest, targets, tau, lengths, reset, logits, heard, before, h, z):
-    """Fills heard (T, B, l) and before (T, B, m), the fb and h that step t read, and h, z; returns the last fb, h."""
-    T, B, n = x.shape
-    m, l = h.shape[2], z.shape[2]
-    zero = x.dtype.type(0)
-    edge = np.empty(B * width(x), x.dtype)
-    fb, state, p = fb_0.copy(), h_0.copy(), np.empty(l, x.dtype)
-    for t in range(T):
-        heard[t] = fb
-        before[t] = state
-        for r in range(B):
-            h[t, r] = b
-            z[t, r] = c_out
-            if reset.size > 0 and reset[t, r]:
-                heard[t, r] = rest
-                before[t, r] = zero
-        step = h[t].reshape(-1)
-        multiply(x[t].reshape(-1), 0, n, B, n, PW, step, 0, m, True, edge)
-        multiply(heard[t].reshape(-1), 0, l, B, l, PU, step, 0, m, True, edge)  # [JORDAN 2 r]
-        if PR.size > 0:
-            multiply(before[t].reshape(-1), 0, m, B, m, PR, step, 0, m, True, edge)  # [PAT-IV]
-        for k in range(B * m):
-            step[k] = tanh(step[k])
-        multiply(step, 0, m, B, m, PV, z[t].reshape(-1), 0, l, True, edge)
-        for r in range(B):
-            if lengths.size > 0 and t >= lengths[r]:
-                z[t, r] = zero
-                continue
-            state[r] = h[t, r]
-            softmax(z[t, r], p)
-            for k in range(l):
-                q = z[t, r, k] if logits else p[k]
-                fb[r, k] = tau[t, r] * targets[t, r, k] + (1 - tau[t, r]) * q if tau.size > 0 else q
-    return fb, state
-
-
-@njit(**OPTIONS, cache=True)
-def backward(PW, PU, PR, PV, tau, lengths, reset, logits, h, z, d_z_out, d_fb, d_h, d_r, d_z, d_x):
-    """Fills d_r (T, B, m), d_z (T, B, l), d_x; d_fb (B, l) and d_h (B, m) become those of the initial state."""
-    T, B, m = h.shape
-    l, n = z.shape[2], d_x.shape[2]
-    zero, one = h.dtype.type(0), h.dtype.type(1)
-    edge = np.empty(B * width(h), h.dtype)
-    p, d_step = np.empty(l, h.dtype), np.empty((B, m), h.dtype)
-    for t in range(T - 1, -1, -1):
-        for r in range(B):
-            if lengths.size > 0 and t >= lengths[r]:
-                d_z[t, r] = zero
-                d_step[r] = zero
-                continue
-            share = one - tau[t, r] if tau.size > 0 else one
-            softmax(z[t, r], p)
-            along = zero
-            for k in range(l):
-                along += p[k] * d_fb[r, k]
-            for k in range(l):  # through q = z, or p = softmax z
-                through = d_fb[r, k] if logits else p[k] * (d_fb[r, k] - along)
-                d_z[t, r, k] = d_z_out[t, r, k] + share * through
-                d_fb[r, k] = zero
-            for k in range(m):
-                d_step[r, k] = d_h[r, k]
-                d_h[r, k] = zero
-        multiply(d_z[t].reshape(-1), 0, l, B, l, PV, d_step.reshape(-1), 0, m, True, edge)
-        for r in range(B):
-            for k in range(m):
-                d_r[t, r, k] = (one - h[t, r, k] * h[t, r, k]) * d_step[r, k]
-        step = d_r[t].reshape(-1)
-        multiply(step, 0, m, B, m, PU, d_fb.reshape(-1), 0, l, True, edge)
-        if PR.size > 0:
-            multiply(step, 0, m, B, m, PR, d_h.reshape(-1), 0, m, True, edge)
-        if d_x.size > 0:
-            multiply(step, 0, m, B, m, PW, d_x[t].reshape(-1), 0, n, False, edge)
-        for r in range(B):
-            if reset.size > 0 and reset[t, r] and (lengths.size == 0 or t < lengths[r]):
-                d_fb[r] = zero
-                d_h[r] = zero
-
-
-_forward: Any = forward  # compiled; within the class the names are its methods
-_backward: Any = backward
-
-
-class Jordan(torch.autograd.Function):
-    """(x, W, b, U, R, V, c_out, fb_0, h_0), (rest, targets, tau, lengths, reset, logits) -> z, fb, h."""
+class _Jordan(torch.autograd.Function):
+    """(logits, rest, targets, tau, lengths, reset, x, W, b, U, R, V, c_out, fb_0, h_0) -> z, fb, h."""
 
     @staticmethod
-    def forward(ctx: Any, options: tuple[Any, ...], *given: Any) -> Any:
-        x, W, b, U, R, V, c_out, fb_0, h_0 = given
+    def forward(ctx: Any, logits: bool, *values: Tensor | None) -> Any:
+        rest, targets, tau, lengths, reset, x, W, b, U, R, V, c_out, fb_0, h_0 = values
+        assert x is not None
+        assert U is not None
         T, B, (m, l) = x.shape[0], x.shape[1], U.shape
-        flags = _flags(x, *options[3:5])
-        absent = (x.new_empty((0,) * dimensions) for dimensions in (1, 3, 2))
-        rest, targets, tau = (_array(none if value is None else value) for value, none in zip(options, absent))
         heard, before, h, z = (x.new_empty(T, B, k) for k in (l, m, m, l))
+        absent = (x.new_empty((0,) * dimensions) for dimensions in (3, 2))
+        teacher = [none if value is None else value for value, none in zip((targets, tau), absent)]
         packed = [_pack(matrix, True, x) for matrix in (W, U, R, V)]
         biases = [_array(x.new_zeros(k) if v is None else v) for v, k in ((b, m), (c_out, l))]
-        fb, state = _forward(
-            _array(x), packed[0], biases[0], *packed[1:], biases[1], _array(fb_0), _array(h_0), rest, targets, tau,
-            *flags, options[5], *map(_array, (heard, before, h, z)),
+        fb, state = jordan_kernels.forward(
+            _array(x), packed[0], biases[0], *packed[1:], biases[1], *map(_array, (fb_0, h_0, rest, *teacher)),
+            *_flags(lengths, reset), logits, *map(_array, (heard, before, h, z)),
         )  # fmt: skip
-        ctx.options, ctx.flags, ctx.tau = options, flags, tau
-        ctx.save_for_backward(*given, heard, before, h, z)
+        ctx.logits = logits
+        ctx.dtype = x.dtype
+        ctx.save_for_backward(tau, lengths, reset, x, W, b, U, R, V, c_out, heard, before, h, z, fb_0, h_0)
         return z, torch.from_numpy(fb), torch.from_numpy(state)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *d_results: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        x, W, b, U, R, V, c_out, _, _, heard, before, h, z = ctx.saved_tensors
-        d_z_out, d_fb, d_h = (d.contiguous().clone() for d in d_results)
-        d_r, d_z = torch.empty_like(h), torch.empty_like(z)
-        d_x = x.new_empty(x.shape if ctx.needs_input_grad[1] else (0, 0, 0))
-        _backward(
-            *(_pack(matrix, False, x) for matrix in (W, U, R, V)), ctx.tau, *ctx.flags, ctx.options[5],
-            *map(_array, (h, z, d_z_out, d_fb, d_h, d_r, d_z, d_x)),
-        )  # fmt: skip
-        rows, out_rows = d_r.flatten(0, 1).t(), d_z.flatten(0, 1).t()
-        return (
-            None,
-            d_x if ctx.needs_input_grad[1] else None,
-            rows @ x.flatten(0, 1),
-            None if b is None else rows.sum(1),
-            rows @ heard.flatten(0, 1),
-            None if R is None else rows @ before.flatten(0, 1),
-            out_rows @ h.flatten(0, 1),
-            None if c_out is None else out_rows.sum(1),
-            d_fb,
-            d_h,
-        )
+        logits, saved, needed = ctx.logits, ctx.saved_tensors[:14], ctx.needs_input_grad[6:]
+        _check_saved(saved, ctx.dtype)
+        if not _private.in_batches(d_results):
+            return (*[None] * 6, *_gradients(logits, saved, needed, *d_results))
+        values = (*saved[3:10], *ctx.saved_tensors[14:])
+        there = [k for k, (need, value) in enumerate(zip(needed, values)) if need and value is not None]
+
+        def one(*d: Tensor) -> list[Tensor]:
+            found = _gradients(logits, saved, needed, *d)
+            return [value for k, value in enumerate(found) if k in there and value is not None]
+
+        gradients: list[Tensor | None] = [None] * len(values)
+        for k, d in zip(there, each_of_a_batch(one, d_results, [values[k].shape for k in there])):
+            gradients[k] = d
+        return (*[None] * 6, *gradients)
+
+
+def _gradients(
+    logits: bool, saved: Sequence[Any], needed: Sequence[bool], *d_results: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Of x, W, b, U, R, V, c_out, fb_0, h_0, where there is such a tensor and its gradient is needed."""
+    tau, lengths, reset, x, W, b, U, R, V, c_out, heard, before, h, z = saved
+    d_z_out, d_fb, d_h = (d.resolve_neg().contiguous().clone() for d in d_results)
+    d_r, d_z = torch.empty_like(h), torch.empty_like(z)
+    d_x = x.new_empty(x.shape if needed[0] else (0, 0, 0))
+    jordan_kernels.backward(
+        *(_pack(matrix, False, x) for matrix in (W, U, R, V)), _array(x.new_empty(0, 0) if tau is None else tau),
+        *_flags(lengths, reset), logits, *map(_array, (h, z, d_z_out, d_fb, d_h, d_r, d_z, d_x)),
+    )  # fmt: skip
+    rows, out_rows = d_r.flatten(0, 1).t(), d_z.flatten(0, 1).t()
+    found = (
+        d_x,
+        rows @ x.flatten(0, 1),
+        None if b is None else rows.sum(1),
+        rows @ heard.flatten(0, 1),
+        None if R is None else rows @ before.flatten(0, 1),
+        out_rows @ h.flatten(0, 1),
+        None if c_out is None else out_rows.sum(1),
+        d_fb,
+        d_h,
+    )
+    return tuple(d if need else None for d, need in zip(found, needed))
+
+
+def run(
+    x: Tensor,
+    weights: tuple[Tensor | None, ...],
+    state: tuple[Tensor, Tensor],
+    rest: Tensor,
+    targets: Tensor | None,
+    tau: Tensor | None,
+    lengths: Tensor | None,
+    reset: Tensor | None,
+    logits: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """See `longlag.engines.run_jordan`."""
+    (T, B, n), (m, l) = x.shape, _shape(weights[2])
+    shapes = {"W": (m, n), "b": (m,), "U": (m, l), "R": (m, m), "V": (l, m), "c_out": (l,), "fb": (B, l), "h": (B, m)}
+    shapes |= {"rest": (l,), "targets": (T, B, l), "tau": (T, B)}
+    for (name, shape), value in zip(shapes.items(), (*weights, *state, rest, targets, tau)):
+        if value is None and name in ("b", "R", "c_out", "targets", "tau"):
+            continue
+        if value is None or value.shape != shape or not value.is_cpu:
+            raise ShapeError(f"engine 'cpu': {name} of Jordan must have shape {shape} on cpu, got {_shape(value)}")
+        if value.dtype is not x.dtype:
+            raise DtypeError(f"engine 'cpu': {name} of Jordan must be {x.dtype} like x, got {value.dtype}")
+    check_optional("Jordan", (T, B, l), x.dtype, (None, lengths, reset))
+    return _Jordan.apply(logits, rest, targets, tau, lengths, reset, x, *weights, *state)
+
+
+def _shape(value: Tensor | None) -> Any:
+    return "none" if value is None else tuple(value.shape)
+
+
+def _check_saved(saved: Sequence[Tensor | None], dtype: torch.dtype) -> None:
+    """Refuse what hooks on saved tensors changed."""
+    for value in (value for value in saved[3:] if value is not None):
+        if value.dtype is not dtype or not value.is_cpu:
+            got = f"{value.dtype} on {value.device}"
+            raise DtypeError(f"engine 'cpu': tensors of Jordan were saved as {dtype} and must come back so, got {got}")
 
 
 def _array(value: Tensor) -> np.ndarray:
-    return value.detach().contiguous().numpy()
+    check_memory(value)
+    return value.detach().resolve_neg().contiguous().numpy()
 
 
 def _pack(matrix: Tensor | None, transposed: bool, like: Tensor) -> np.ndarray:
     return _array(like.new_empty(0)) if matrix is None else pack(_array(matrix), transposed)
 
 
-def _flags(x: Tensor, lengths: Tensor | None, reset: Tensor | None) -> tuple[np.ndarray, np.ndarray]:
+def _flags(lengths: Tensor | None, reset: Tensor | None) -> tuple[np.ndarray, np.ndarray]:
     return (
         np.empty(0, np.int64) if lengths is None else _array(lengths.long()),
         np.empty((0, 0), np.bool_) if reset is None else _array(reset),

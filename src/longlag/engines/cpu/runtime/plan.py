@@ -6,7 +6,7 @@ A plan holds the table with the sizes filled in and the index of every address.
 
 from __future__ import annotations
 
-import functools
+import math
 from array import array
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 import torch
 
 from longlag.engines.cpu.codegen.generate import SUM_U, SUM_W
+from longlag.engines.cpu.runtime.per_cell import per_cell
 from longlag.engines.cpu.runtime.program import Workspace, program
+from longlag.engines.cpu.runtime.validation import check_shapes
 
 
 class Target(NamedTuple):
@@ -79,12 +81,14 @@ class Plan:
         reverse: bool,
         threads: int,
     ) -> None:
+        self.dtype = dtype
         self.program, self.names, self.shapes = program(cell, dtype, "gamma" in names), names, shapes
         sizes = dict(zip(names, shapes))
         x, rows = sizes["x"], sizes["W"][0]
         H = rows // len(cell.input_gates)
         widths = tuple(sizes[f"{s}_0"][-1] if f"{s}_0" in sizes else H for s in cell.fed_back)
-        _check(cell, sizes, H)
+        check_shapes(cell, sizes, H)
+        self.sizes = tuple(math.prod(shape) for shape in shapes)  # numbers in each tensor given
         self._sizes = x, rows, widths, plain
         self._how = reverse, threads
         self._backward: dict[tuple[bool, ...], Pass] = {}
@@ -123,17 +127,4 @@ class Plan:
         return Pass(part, run, workspace, table, tuple(found), tuple(results.values()))
 
 
-def _check(cell: Any, sizes: dict[str, tuple[int, ...]], H: int) -> None:
-    """Refuse a tensor that is missing or has another shape: kernels would read beyond its end."""
-    (_, B, I), G, Gx, Gy = sizes["x"], len(cell.gates), len(cell.input_gates), len(cell.recurrent_gates)
-    expected: dict[str, tuple[int, ...]] = {"W": (Gx * H, I), "b_x": (Gx * H,), "bias_hh": (Gy * H,)}
-    expected |= {"U": (Gy * H, H), "gamma": (G, H), "beta": (G, H), **{f"{p}_all": (H,) for p in cell.params}}
-    expected |= {f"{s}_0": (B, sizes.get(f"{s}_0", (B, H))[-1]) for s in cell.fed_back}
-    required = {*sizes, *(f"{p}_all" for p in cell.params), *(["U"] if cell.dense else [])} - {"x"}
-    for name in sorted(required):
-        if (got := sizes.get(name)) != expected[name]:
-            found = "none" if got is None else tuple(got)
-            raise ValueError(f"engine 'cpu': {name} of cell {cell.name} must have shape {expected[name]}, got {found}")
-
-
-plan = functools.lru_cache(maxsize=1024)(Plan)
+plan = per_cell(Plan, maxsize=1024)

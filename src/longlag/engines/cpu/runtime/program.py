@@ -13,7 +13,7 @@ import torch
 
 from longlag.engines.cpu.cache import machine
 from longlag.engines.cpu.codegen import generate
-from longlag.engines.cpu.codegen.lstm97 import Blocks
+from longlag.engines.cpu.runtime.per_cell import per_cell
 from longlag.engines.cpu.runtime.threads import run_in_threads
 from longlag.engines.cpu.simd import job
 
@@ -55,7 +55,7 @@ class Program:
     def runner(self, part: str, workspace: Workspace) -> Callable[[array], None]:
         """A function that runs ``forward`` or ``backward`` on a filled table, on the workspace's threads."""
         if part not in self._kernels:
-            key = self.cell.code_key if isinstance(self.cell, Blocks) else self.cell.key
+            key = getattr(self.cell, "code_key", self.cell.key)  # one kernel serves all layouts of blocks
             self._kernels[part] = machine.load(self.name, f"{key} {self.norm}", part, lambda: self._build(part))
         kernel, B, places = self._kernels[part], workspace.shape[1], self.places[part]
         call, stage = machine.callable_at(kernel), places["stage"]
@@ -186,10 +186,12 @@ def numbers_in(sizes: dict[str, int]) -> int:
     return sum(map(_aligned, sizes.values()))
 
 
-@functools.cache
-def program(cell: Any, dtype: torch.dtype, norm: bool) -> Program:
+def _program(cell: Any, dtype: torch.dtype, norm: bool) -> Program:
     """The kernels of a cell."""
     return Program(cell, DTYPES[dtype], norm)
+
+
+program = per_cell(_program, maxsize=8)
 
 
 @functools.cache

@@ -2,6 +2,9 @@
 
 Both call `_forward` and `_backward`; the function has less overhead. Kernels take addresses, so what they read and
 write lies in a few blocks of memory: one kept for the backward pass, one for the time of a call.
+
+An address is taken only in `_run`, of tensors whose class, dtype, device, negative bit, shape and storage were checked
+in the same call. What the backward pass reads is saved through autograd, so that torch notices changes.
 """
 
 from __future__ import annotations
@@ -13,45 +16,33 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._C._functorch import unwrap_if_dead
-from torch.autograd.function import _SingleLevelFunction
 
 from longlag.cells import Cell
-from longlag.cells._cell import KNOWN
-from longlag.engines import reference
-from longlag.engines._arguments import Norm, Weights, resets_backwards, zeros_for
-from longlag.engines._choose import intercepted
-from longlag.engines.cpu.codegen.lstm97 import Blocks
+from longlag.engines import _private, reference
+from longlag.engines._arguments import DtypeError, Norm, ShapeError, Weights, resets_backwards
+from longlag.engines._choose import as_operator
+from longlag.engines._operators import each_of_a_batch
 from longlag.engines.cpu.runtime.plan import Pass, Plan, plan
-from longlag.engines.cpu.runtime.program import numbers_in, program
+from longlag.engines.cpu.runtime.validation import Optional, check_memory, check_optional
 
-
-class Extras(NamedTuple):
-    """What most calls go without."""
-
-    eps: float = 0.0
-    mask: Tensor | None = None
-    lengths: Tensor | None = None
-    reset: Tensor | None = None
+_private.check_torch()
+_PLAIN_TYPES = _private.PLAIN_TYPES
+_Function: Any = _private.single_level_function()
+_unwrap = _private.unwrap_function()
 
 
 class Call(NamedTuple):
-    """What a run is given beside the tensors that may need gradients."""
+    """What a run is given beside tensors."""
 
     cell: Any
-    names: tuple[str, ...]  # of those tensors, as in the kernels' tables
+    names: tuple[str, ...]  # of the tensors that may need gradients, as in the kernels' tables
     reverse: bool
-    extras: Extras | None
-
-    @property
-    def plain(self) -> bool:
-        """Whether U reads nothing but the outputs of the step before."""
-        e = self.extras
-        return e is None or (e.mask is None and e.reset is None and not (self.reverse and e.lengths is not None))
+    eps: float
+    plain: bool  # whether U reads nothing but the outputs of the step before
 
 
 def run(
-    cell: Cell | Blocks,
+    cell: Any,
     x: Tensor,
     w: Weights,
     state: Sequence[Tensor | None],
@@ -59,15 +50,12 @@ def run(
     lengths: Tensor | None,
     reset: Tensor | None,
     reverse: bool,
-) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """See `longlag.engines.run`."""
-    as_operator = torch.compiler.is_compiling() or intercepted(x)  # something that torch sees
-    if not as_operator:  # as `Function.apply` does; weights do not leave torch.func
-        x = unwrap_if_dead(x)
-        state = [value if value is None else unwrap_if_dead(value) for value in state] if state else ()
+) -> tuple[Tensor, tuple[Tensor, ...]] | None:
+    """See `longlag.engines.run`; None if a tensor is of a class with operations of its own."""
     W, b, U, b_recurrent, params, norm = w
     if b_recurrent is not None:
-        raise ValueError(f"engine 'cpu': biases of cell {cell.name} must come apart, as (bias_ih, bias_hh)")
+        raise ValueError(f"engine 'cpu': biases of cell {cell.name} must be the pair (bias_ih, bias_hh)")
+    seen_by_torch = as_operator()
     given = {"x": x, "W": W}
     if isinstance(b, tuple):
         given["b_x"], given["bias_hh"] = b
@@ -77,110 +65,166 @@ def run(
         given["U"] = U
     for s, value in zip(cell.fed_back, state):
         if value is not None:
-            given[f"{s}_0"] = value
+            given[f"{s}_0"] = value if seen_by_torch else _unwrap(value)
     for p, value in zip(cell.params, params):
         given[f"{p}_all"] = value
     eps = 0.0
     if norm is not None:
         given["gamma"], given["beta"], eps = norm
-    extras = None
-    if eps or mask is not None or lengths is not None or reset is not None:
-        extras = Extras(eps, mask, lengths, reset)
-    if as_operator:
-        words = cell.key, list(given), list(given.values()), reverse, eps, mask, lengths, reset
+    if seen_by_torch:
+        words = f"{cell.name} {cell.key}", list(given), list(given.values()), reverse, eps, mask, lengths, reset
         results = torch.ops.longlag.recurrent(*words)
         return results[0], tuple(results[1:-1])
-    call = Call(cell, tuple(given), reverse, extras)
+    given["x"] = _unwrap(x)  # inputs and states may outlive torch.func, weights do not
+    for name, value in given.items():
+        if type(value) not in _PLAIN_TYPES and _private.has_own_operations(value):
+            return None
+        if value.is_neg():
+            given[name] = value.resolve_neg()
+    plain = mask is None and reset is None and not (reverse and lengths is not None)
+    call = Call(cell, tuple(given), reverse, eps, plain)
     if not torch.is_grad_enabled():  # `ctx.needs_input_grad` would say what could be needed, not what is
-        out, ends, _, _ = _forward(call, tuple(given.values()), save=False)
+        out, ends, _, _ = forward(call, tuple(given.values()), (mask, lengths, reset), save=False)
         return out, tuple(ends)
-    results = _Recurrent.apply(call, *given.values())  # pyright: ignore[reportAttributeAccessIssue]
+    results = _Recurrent.apply(call, mask, lengths, reset, *given.values())
     return results[0], results[1:]
 
 
-class _Recurrent(_SingleLevelFunction):  # `Function` less what its `apply` does for torch.func
+class _Recurrent(_Function):
     @staticmethod
-    def forward(ctx: Any, call: Call, *given: Tensor) -> Any:
-        save = any(ctx.needs_input_grad)
-        out, ends, kept, plan = _forward(call, given, save)
+    def forward(ctx: Any, call: Call, mask: Any, lengths: Any, reset: Any, *given: Tensor) -> Any:
+        save, optional = any(ctx.needs_input_grad), (mask, lengths, reset)
+        out, ends, kept, plan = forward(call, given, optional, save)
         if save:
-            ctx.call, ctx.kept, ctx.plan = call, kept, plan
+            ctx.call, ctx.plan = call, plan
             ctx.set_materialize_grads(False)
-            ctx.save_for_backward(out, *given)  # an output may not hang on ctx itself: that would be a cycle
+            ctx.save_for_backward(out, kept, mask, lengths, reset, *given)
         return out, *ends
 
     @staticmethod
     def backward(ctx: Any, *d_results: Tensor | None) -> Any:
-        call, (out, *given) = ctx.call, ctx.saved_tensors
-        needed = ctx.needs_input_grad[1:]
+        call, needed = ctx.call, ctx.needs_input_grad[4:]
+        out, kept, mask, lengths, reset, *given = ctx.saved_tensors
+        optional = mask, lengths, reset
         if torch.is_grad_enabled():  # a backward pass that is itself to be differentiated
-            return (None, *_differentiable_gradients(call, given, d_results, needed))
-        return (None, *_backward(ctx.plan, call, given, out, ctx.kept, d_results, needed))
+            return (*[None] * 4, *_differentiable_gradients(call, given, optional, d_results, needed))
+        gradients = _batched_gradients if _private.in_batches(d_results) else backward
+        return (*[None] * 4, *gradients(ctx.plan, call, given, optional, out, kept, d_results, needed))
 
 
 def _differentiable_gradients(
-    call: Call, given: Sequence[Tensor], d_results: Sequence[Tensor | None], needed: Sequence[bool]
+    call: Call, given: Sequence[Tensor], optional: Optional, d_results: Sequence[Tensor | None], needed: Sequence[bool]
 ) -> list[Tensor | None]:
     """The gradients by the reference engine: its backward pass can be differentiated again."""
-    cell = call.cell
-    if isinstance(cell, Blocks):
+    cell, (mask, lengths, reset) = call.cell, optional
+    if not isinstance(cell, Cell):
         raise RuntimeError("engine 'cpu' cannot differentiate LSTM97 twice; engine='reference' can")
-    named, extras = dict(zip(call.names, given)), call.extras or Extras()
-    x, W, b, gamma = named["x"], named["W"], named.get("b_x"), named.get("gamma")
-    w = Weights(W, (b, named["bias_hh"]) if "bias_hh" in named else b).together(cell)
-    norm = None if gamma is None else Norm(gamma, named["beta"], extras.eps)
-    state = zeros_for(cell, x, W, [named.get(f"{s}_0") for s in cell.fed_back])
-    y, ends = reference.run(
-        cell, reference.net_inputs(cell, x, W, w.b), named.get("U"), state, [named[f"{p}_all"] for p in cell.params],
-        bias=w.b_recurrent, norm=norm, mask=extras.mask, lengths=extras.lengths, reset=extras.reset,
-        reverse=call.reverse,
+    named = dict(zip(call.names, given))
+    b, gamma = named.get("b_x"), named.get("gamma")
+    norm = None if gamma is None else Norm(gamma, named["beta"], call.eps)
+    biases = (b, named["bias_hh"]) if "bias_hh" in named else b
+    w = Weights(named["W"], biases, named.get("U"), None, tuple(named[f"{p}_all"] for p in cell.params), norm)
+    y, ends = reference.run_weights(
+        cell, named["x"], w, [named.get(f"{s}_0") for s in cell.fed_back],
+        mask=mask, lengths=lengths, reset=reset, reverse=call.reverse,
     )  # fmt: skip
     wanted = [value for value, need in zip(given, needed) if need]
-    results = [y, *(end.unsqueeze(0) for end in ends)]
-    values, errors = zip(*[(value, d) for value, d in zip(results, d_results) if d is not None])
+    values, errors = zip(*[(value, d) for value, d in zip((y, *ends), d_results) if d is not None])
     grads = iter(torch.autograd.grad(values, wanted, errors, create_graph=True, allow_unused=True))
     return [next(grads) if need else None for need in needed]
 
 
-# ------------------------------------------------------------------------------------------------------- kernels
-def _planned(call: Call, given: Sequence[Tensor], save: bool) -> Plan:
-    cell, names, reverse, extras = call
-    shapes, dtype = [], given[0].dtype
-    for value in given:
-        shapes.append(value.shape)
-        if value.dtype is not dtype or not value.is_cpu:  # kernels read memory as they are told
-            name, got = names[len(shapes) - 1], f"{value.dtype} on {value.device}"
-            raise TypeError(f"engine 'cpu': {name} of cell {cell.name} must be {dtype} on cpu like x, got {got}")
-    plain = extras is None or call.plain
-    return plan(cell, names, tuple(shapes), dtype, plain, save, reverse, torch.get_num_threads())
-
-
-def _forward(call: Call, given: Sequence[Tensor], save: bool) -> tuple[Tensor, list[Tensor], Tensor, Plan]:
-    """Outputs, final states, the memory that the backward pass reads, and the plan for that."""
-    plan, new = _planned(call, given, save), given[0].new_empty
-    this = plan.forward
-    kept, out, ends = new(this.workspace.kept), new(*this.workspace.shape), [new(*shape) for shape in this.results]
-    _run(plan, this, call, given, (kept, new(this.workspace.memory), out, *ends))
-    return out, ends, kept, plan
-
-
-def _backward(
+def _batched_gradients(
     plan: Plan,
     call: Call,
     given: Sequence[Tensor],
+    optional: Optional,
+    out: Tensor,
+    kept: Tensor,
+    d_results: Sequence[Tensor | None],
+    needed: tuple[bool, ...],
+) -> list[Tensor | None]:
+    """The gradients where errors come in batches: one backward pass for each."""
+    shapes = [plan.forward.workspace.shape, *plan.forward.results]
+    errors = [out.new_zeros(shape) if d is None else d for d, shape in zip(d_results, shapes)]
+    there = [k for k in plan.backward(needed).computed if needed[k]]
+
+    def one(*d: Tensor) -> list[Tensor]:
+        found = backward(plan, call, given, optional, out, kept, d, needed)
+        return [value for k, value in enumerate(found) if k in there and value is not None]
+
+    gradients: list[Tensor | None] = [None] * len(given)
+    for k, d in zip(there, each_of_a_batch(one, errors, [plan.shapes[k] for k in there])):
+        gradients[k] = d
+    return gradients
+
+
+# ------------------------------------------------------------------------------------------------------- kernels
+def planned(call: Call, given: Sequence[Tensor], optional: Optional, save: bool) -> Plan:
+    cell, names, reverse, _, plain = call
+    shapes, dtype = [], given[0].dtype
+    for value in given:
+        shapes.append(value.shape)
+        if value.dtype is not dtype or not value.is_cpu:
+            name, got = names[len(shapes) - 1], f"{value.dtype} on {value.device}"
+            raise DtypeError(f"engine 'cpu': {name} of cell {cell.name} must be {dtype} on cpu like x, got {got}")
+    this = plan(cell, names, tuple(shapes), dtype, plain, save, reverse, torch.get_num_threads())
+    if any(value is not None for value in optional):
+        check_optional(f"cell {cell.name}", this.forward.workspace.shape, dtype, optional)
+    return this
+
+
+def forward(
+    call: Call, given: Sequence[Tensor], optional: Optional, save: bool
+) -> tuple[Tensor, list[Tensor], Tensor, Plan]:
+    """Outputs, final states, the memory that the backward pass reads, and the plan for that."""
+    plan, new = planned(call, given, optional, save), given[0].new_empty
+    this = plan.forward
+    kept, out, ends = new(this.workspace.kept), new(*this.workspace.shape), [new(*shape) for shape in this.results]
+    _run(plan, this, call, given, optional, (kept, new(this.workspace.memory), out, *ends))
+    return out, ends, kept, plan
+
+
+def backward(
+    plan: Plan,
+    call: Call,
+    given: Sequence[Tensor],
+    optional: Optional,
     out: Tensor,
     kept: Tensor,
     d_results: Sequence[Tensor | None],
     needed: tuple[bool, ...],
 ) -> list[Tensor | None]:
     """The gradients of ``given``."""
-    this, new = plan.backward(needed), given[0].new_empty
+    dtype, workspace = plan.dtype, plan.forward.workspace
+    saved, shapes = (*given, out, kept), (*plan.shapes, workspace.shape, (workspace.kept,))
+    for value, shape in zip(saved, shapes):  # hooks on saved tensors may bring back anything
+        if value.shape != shape or value.dtype is not dtype or not value.is_cpu or type(value) not in _PLAIN_TYPES:
+            _check_saved(call, saved, shapes, dtype)
+        if value.is_neg():
+            raise RuntimeError(f"engine 'cpu': saved tensors of cell {call.cell.name} came back with a negative bit")
+    if any(value is not None for value in optional):
+        check_optional(f"cell {call.cell.name}", workspace.shape, dtype, optional)
+    this, new = plan.backward(needed), out.new_empty
     memory, found = new(this.workspace.memory), [new(*shape) for shape in this.results]
-    _run(plan, this, call, given, (kept, memory, out, *found), d_results)
+    _run(plan, this, call, given, optional, (kept, memory, out, *found), d_results)
     gradients: list[Tensor | None] = [None] * len(given)
     for k, d in zip(this.computed, found):
         gradients[k] = d.sum(0) if k in this.each else d
     return gradients
+
+
+def _check_saved(call: Call, saved: Sequence[Tensor], shapes: Sequence[Sequence[int]], dtype: torch.dtype) -> None:
+    """Refuse by name a tensor that is not what the forward pass saved."""
+    for name, value, shape in zip((*call.names, "out", "kept"), saved, shapes):
+        same = value.shape == shape and value.dtype is dtype and value.is_cpu
+        if not same or _private.has_own_operations(value):
+            got = f"a {type(value).__name__} of {value.dtype}, shape {tuple(value.shape)} on {value.device}"
+            wanted = f"{dtype}, shape {tuple(shape)} on cpu"
+            raise ShapeError(
+                f"engine 'cpu': {name} of cell {call.cell.name} was saved for the backward pass as {wanted} and must "
+                f"come back so, got {got}"
+            )
 
 
 def _run(
@@ -188,89 +232,51 @@ def _run(
     this: Pass,
     call: Call,
     given: Sequence[Tensor],
+    optional: Optional,
     own: Sequence[Tensor],
     d_results: Sequence[Tensor | None] = (),
 ) -> None:
     """Fill in a table and run a pass."""
-    table, held = this.table[:], [value.contiguous() for value in given]  # they must live until the kernel ends
-    for place, tensor in zip(this.places, (*held, *own)):
+    table, held, number = this.table[:], [], own[0].element_size()  # tensors must live until the kernel ends
+    for place, size, tensor in zip(this.places, plan.sizes, given):
+        if not tensor.is_contiguous():
+            check_memory(tensor)
+            held.append(tensor := tensor.contiguous())
+        table[place] = at = tensor.data_ptr()
+        if not at or tensor.untyped_storage().nbytes() < (tensor.storage_offset() + size) * number:
+            check_memory(tensor)
+    for place, tensor in zip(this.places[len(given) :], own):
         table[place] = tensor.data_ptr()
     for place, d in zip(plan.errors, d_results):
         if d is not None:
-            held.append(d := d.contiguous())
-            table[place] = d.data_ptr()
-    if call.extras is not None:
-        held += _fill_extras(table, plan.program.places[this.part], call.extras, call.reverse)
+            if type(d) not in _PLAIN_TYPES and _private.has_own_operations(d):
+                what, kind = f"a gradient of cell {call.cell.name}", type(d).__name__
+                raise ShapeError(f"engine 'cpu': {what} must be a plain tensor, got {kind}")
+            table[place] = _address(d, held)
+    if call.eps or any(value is not None for value in optional):
+        _fill_optional(table, plan.program.places[this.part], call, optional, held)
     this.run(table)
 
 
-def _fill_extras(table: array, places: dict[str, int], extras: Extras, reverse: bool) -> list[Tensor]:
-    """Returns the tensors whose addresses it fills in."""
-    eps, mask, lengths, reset = extras
-    if eps:
-        table[places["eps"]] = struct.unpack("q", struct.pack("d", eps))[0]
-    if reset is not None and reverse:
+def _address(tensor: Tensor, held: list[Tensor]) -> int:
+    """The address of a tensor's numbers, in order; ``held`` keeps the memory alive."""
+    check_memory(tensor)
+    if tensor.is_neg():
+        tensor = tensor.resolve_neg()
+    if not tensor.is_contiguous():
+        tensor = tensor.contiguous()
+    held.append(tensor)
+    return tensor.data_ptr()
+
+
+def _fill_optional(table: array, places: dict[str, int], call: Call, optional: Optional, held: list[Tensor]) -> None:
+    mask, lengths, reset = optional
+    if call.eps:
+        table[places["eps"]] = struct.unpack("q", struct.pack("d", call.eps))[0]
+    if reset is not None and call.reverse:
         reset = resets_backwards(reset, lengths)
     if lengths is not None:
         lengths = lengths.to(torch.int64)
-    given = {"mask": mask, "lengths": lengths, "reset": reset}
-    held = {name: tensor.contiguous() for name, tensor in given.items() if tensor is not None}
-    for name, tensor in held.items():
-        table[places[name]] = tensor.data_ptr()
-    return list(held.values())
-
-
-# ------------------------------------------------------------------------------------------------------ operators
-def _called(key, names, options):
-    """A cell travels by its key: operators take strings and tensors."""
-    reverse, *extras = options
-    return Call(Blocks.found(key) if key.startswith("blocks ") else KNOWN[key], tuple(names), reverse, Extras(*extras))
-
-
-def _operator(key, names, given, *options):
-    out, ends, kept, _ = _forward(_called(key, names, options), given, save=True)
-    return [out, *ends, kept]
-
-
-def _operator_fake(key, names, given, *options):
-    call, (T, B, _), rows = _called(key, names, options), given[0].shape, given[1].shape[0]
-    p = program(call.cell, given[1].dtype, "gamma" in names)
-    H = rows // p.input_gates
-    widths = [given[names.index(f"{s}_0")].shape[-1] if f"{s}_0" in names else H for s in call.cell.fed_back]
-    kept = numbers_in(p.kept(T, B, rows, widths, call.plain))
-    return [given[0].new_empty(shape) for shape in ((T, B, H), *((1, B, n) for n in widths), (kept,))]
-
-
-def _operator_back(key, names, given, *options_and_results):
-    *options, out, kept, d_results = options_and_results
-    call = _called(key, names, options)
-    return _backward(_planned(call, given, True), call, given, out, kept, d_results, (True,) * len(given))
-
-
-def _operator_back_fake(key, names, given, *options_and_results):
-    return [value.new_empty(value.shape) for value in given]
-
-
-def _operator_keep(ctx, inputs, output):
-    ctx.key, ctx.names, given, *ctx.options = inputs
-    ctx.save_for_backward(output[0], output[-1], *given)
-
-
-def _operator_gradients(ctx, d_results):
-    out, kept, *given = ctx.saved_tensors
-    d = torch.ops.longlag.recurrent_backward(ctx.key, ctx.names, given, *ctx.options, out, kept, d_results[:-1])
-    return None, None, d, *[None] * 5
-
-
-# Defined through `Library`: `custom_op` would load torch._dynamo, a second, at the first call.
-_ARGUMENTS = (
-    "str key, str[] names, Tensor[] given, bool reverse, float eps, Tensor? mask, Tensor? lengths, Tensor? reset"
-)
-_library = torch.library.Library("longlag", "FRAGMENT")
-_library.define(f"recurrent({_ARGUMENTS}) -> Tensor[]")
-_library.define(f"recurrent_backward({_ARGUMENTS}, Tensor out, Tensor kept, Tensor[] d_results) -> Tensor[]")
-_library.impl("recurrent", _operator, "CPU")
-_library.impl("recurrent_backward", _operator_back, "CPU")
-torch.library.register_fake("longlag::recurrent", _operator_fake, lib=_library)
-torch.library.register_fake("longlag::recurrent_backward", _operator_back_fake, lib=_library)
-torch.library.register_autograd("longlag::recurrent", _operator_gradients, setup_context=_operator_keep, lib=_library)
+    for name, tensor in (("mask", mask), ("lengths", lengths), ("reset", reset)):
+        if tensor is not None:
+            table[places[name]] = _address(tensor, held)

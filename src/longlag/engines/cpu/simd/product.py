@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
+from longlag.engines import _private
+from longlag.engines.cpu.cache.array_kernels import array_kernel
 from longlag.engines.cpu.cache.compile import OPTIONS, PLAIN
 from longlag.engines.cpu.cache.machine import VECTOR_BYTES, VECTORS
 from longlag.engines.cpu.simd.functions import FLAGS, intrinsic, splat
@@ -55,7 +57,7 @@ def broadcast(typing, number):
 
 
 def _place(context: Any, builder: Any, kind: Any, arguments: Any, vector: Vector) -> Any:
-    data = context.make_array(kind)(context, builder, arguments[0]).data
+    data = _private.array_data(context, builder, kind, arguments[0])
     return builder.bitcast(builder.gep(data, [arguments[1]]), context.get_value_type(vector).as_pointer())
 
 
@@ -111,7 +113,7 @@ def pack_into(P, U, rows, columns, transposed):
                 P[panel + k * w + n] = U.dtype.type(0)
 
 
-@njit(**OPTIONS, cache=True)
+@array_kernel(**OPTIONS)
 def pack(U, transposed):
     """U (N, K) packed for products with Uᵀ, or with U (K, N) if not ``transposed``."""
     N, K = U.shape if transposed else U.shape[::-1]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
+from longlag.engines import _private
 from longlag.engines.cpu.cache.compile import PLAIN, address, call, flat
 from longlag.engines.cpu.simd.functions import intrinsic
 from longlag.engines.cpu.simd.job import ARGUMENTS, BEGUN, FINISHED, LINE, PARTS, PRODUCT, STOP, THREADS
@@ -53,7 +54,7 @@ def _claim(typing, words, index, product):
 
 
 def _place(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+    data = _private.array_data(context, builder, signature.args[0], arguments[0])
     return builder.gep(data, [arguments[1]])
 
 

@@ -13,6 +13,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
+from longlag.engines import _private
 from longlag.engines.cpu.cache.machine import VECTOR_BYTES, VECTORS
 from longlag.engines.cpu.simd.functions import intrinsic, llvm_intrinsic, splat
 
@@ -29,7 +30,7 @@ class _Code:
 
     def pointer(self, k: int, array: Any, start: Any) -> Any:
         """To ``array[start]``, the array being argument k."""
-        data = self.context.make_array(self.kinds[k])(self.context, self.builder, array).data
+        data = _private.array_data(self.context, self.builder, self.kinds[k], array)
         return self.builder.gep(data, [start])
 
     def as_vector(self, pointer: Any, offset: int = 0) -> Any:

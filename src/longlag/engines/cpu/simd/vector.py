@@ -13,6 +13,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import lower_builtin, models, register_model, type_callable
 
+from longlag.engines import _private
 from longlag.engines.cpu.simd.functions import intrinsic, splat
 
 
@@ -81,7 +82,7 @@ def _negative(context: Any, builder: Any, signature: Any, arguments: Any) -> Any
 def address(context: Any, builder: Any, signature: Any, arguments: Any, vector: Vector, scale: int) -> Any:
     """Pointer to the vector that begins `scale` · index numbers into a contiguous array."""
     _, array, index = arguments
-    data = context.make_array(signature.args[1])(context, builder, array).data
+    data = _private.array_data(context, builder, signature.args[1], array)
     start = builder.mul(index, index.type(scale))
     return builder.bitcast(builder.gep(data, [start]), context.get_value_type(vector).as_pointer())
 

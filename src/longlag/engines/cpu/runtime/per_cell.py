@@ -1,0 +1,41 @@
+"""Memory of what was worked out for a cell, which ends with the cell."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar
+from weakref import WeakSet
+
+from longlag.cells import Cell
+
+P, R = ParamSpec("P"), TypeVar("R")
+
+
+class _PerCell(Generic[P, R]):
+    def __init__(self, function: Callable[P, R], maxsize: int) -> None:
+        self._function, self._maxsize = function, maxsize
+        self._cells: WeakSet[Cell] = WeakSet()
+        self._by_value = functools.lru_cache(maxsize)(function)  # units in blocks: equal ones are made in every call
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        cell: Any = args[0]
+        if not isinstance(cell, Cell):
+            return self._by_value(*args)
+        memory = cell.engine_memory.get(self)
+        if memory is None:
+            memory = functools.lru_cache(self._maxsize)(functools.partial(self._function, cell))
+            cell.engine_memory[self] = memory
+            self._cells.add(cell)
+        return memory(*args[1:])
+
+    def cache_clear(self) -> None:
+        """Forget everything."""
+        self._by_value.cache_clear()
+        for cell in self._cells:
+            cell.engine_memory.pop(self, None)
+
+
+def per_cell(function: Callable[P, R], maxsize: int) -> _PerCell[P, R]:
+    """Like ``functools.lru_cache`` for a function of a cell and more, but kept by the cell: released with it."""
+    return _PerCell(function, maxsize)
