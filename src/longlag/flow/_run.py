@@ -34,19 +34,17 @@ class Run:
 
     def __init__(self, layer: Layer, x: Tensor, state: tuple[Tensor, ...]) -> None:
         self.layer, self.x, self.spec = layer.for_analysis(), x, layer.state_spec
-        states, outputs, now = [self.flatten(state)], [], self.spec.whole(state)
-        for x_t in x.unbind(0):
-            y, now = self.layer.step(x_t, now)
-            outputs.append(y)
-            states.append(self.flatten(self.spec.parts(now)))
-        self.states, self.outputs = torch.stack(states), torch.stack(outputs)
+        self.outputs, self.states = self.layer.trajectory(x, self.spec.whole(state))
         before = self.spec.unflatten(self.states[:-1].flatten(0, 1))  # time is one more batch axis
         self.linear: LinearStep = self.layer.linearise(x.flatten(0, 1), self.spec.whole(before))
+        self._steps: dict[int, LinearStep] = {}
 
     def at(self, t: int) -> LinearStep:
-        """Step t."""
-        B = self.x.shape[1]
-        return self.linear.at(slice(t * B, (t + 1) * B))
+        """Step t, B samples."""
+        if t not in self._steps:  # probes read every step many times
+            B = self.x.shape[1]
+            self._steps[t] = self.linear.at(slice(t * B, (t + 1) * B))
+        return self._steps[t]
 
     def push(self, t: int, ds: Tensor) -> Tensor:
         """A(t) ds, (B, n, p): what a change before step t has become after it."""
