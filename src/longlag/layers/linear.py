@@ -137,6 +137,11 @@ class AutogradStep(LinearStep):
         dx, before = vmap(lambda d_y, d_s: back((d_y, d_s)))(dy.movedim(-1, 0), ds.movedim(-1, 0))
         return before.movedim(0, -1), lambda: dx.movedim(0, -1)
 
+    def jacobian(self) -> Tensor:
+        n = self.spec.size
+        eye = torch.eye(n, dtype=self.y.dtype, device=self.y.device).expand(len(self.y), -1, -1)
+        return self.pull(eye)[0].mT  # one reverse pass; `push` takes two
+
     @torch.no_grad()
     def influence(self, wanted: Collection[str]) -> tuple[Tensor, list[Direct]]:
         named = {name: p.detach() for name, p in self.layer.named_parameters() if name in wanted}

@@ -44,7 +44,9 @@ class LSTM97Step(LinearStep):
         cell = cells.memory_cell(layer.g, layer.h, layer.output_gates)
         new, found = cell.with_partials(cell.outputs)(*gates, s)
         self.slopes = {section: value * (1 - value) for section, value in y.items()}  # (B, units)
-        self.partials = {key: torch.as_tensor(p, dtype=x.dtype, device=x.device).expand_as(s) for key, p in found.items()}
+        self.partials = {
+            key: torch.as_tensor(p, dtype=x.dtype, device=x.device).expand_as(s) for key, p in found.items()
+        }
         self.activations = torch.cat([*y.values(), new["y"]], -1)
         self.state = (self.activations.clone(), new["s"])
 
@@ -108,7 +110,9 @@ class LSTM97Step(LinearStep):
         nets = {section: slope.unsqueeze(-1) * d[section] for section, slope in self.slopes.items()}
         for gate, section in (("i", "ig"), ("o", "og")):
             if gate in inner:  # a gate serves all cells of its block
-                nets[section] = nets[section] + inner[gate].unflatten(1, (self.layer.blocks, self.layer.block_size)).sum(2)
+                nets[section] = nets[section] + inner[gate].unflatten(
+                    1, (self.layer.blocks, self.layer.block_size)
+                ).sum(2)
         return torch.cat([*nets.values(), inner["a"]], 1), inner["s"]
 
     @property

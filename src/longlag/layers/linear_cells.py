@@ -162,9 +162,7 @@ class CellStep(LinearStep):
         parts = [torch.stack([back[name] for back in reversed(before)], 1) for name in self.cell.fed_back]
         return torch.stack(parts, 1).flatten(1, 3) if parts else ds, lambda: self._error_below(level, nets)
 
-    def _back(
-        self, ds: Tensor, dy: Tensor | None, params: bool = False
-    ) -> Iterator[tuple[Level, Columns, Columns]]:
+    def _back(self, ds: Tensor, dy: Tensor | None, params: bool = False) -> Iterator[tuple[Level, Columns, Columns]]:
         """From the highest level down: the level, errors of the cell's inputs, errors of the raw net inputs."""
         cell, above = self.cell, dy
         for k, level in reversed(list(enumerate(self.levels))):
