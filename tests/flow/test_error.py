@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import longlag as ll
 from longlag import cells, flow
@@ -120,6 +121,38 @@ def test_probes_are_within_their_stated_error(name, tolerance):
     ratio = (found.log_singular[..., 0] - exact.log_singular[..., 0]).exp()
     assert float(ratio.max()) <= 1 + 1e-9
     assert float(ratio.min()) >= 1 - tolerance
+
+
+@pytest.mark.parametrize(
+    ("layer", "n"),
+    [
+        (ll.Elman(3, 300), 300),
+        (ll.LSTM(3, 150), 300),
+        (ll.LSTM97(3, 60, 2, output_size=2), 360),
+        (ll.LSTM97(3, 60, 2, recurrent=False), 360),
+        (ll.EchoState(3, 300, 1), 300),
+        (ll.LocalFeedbackNetwork(3, (0, 150, 150), (1, 0, 0)), 300),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else str(value),
+)
+def test_probes_form_no_matrix_as_large_as_a_jacobian(layer, n, monkeypatch):
+    monkeypatch.setattr(type(layer), "gain_bound", lambda self: None)  # copies U once, to take its norm
+    largest = 0
+
+    class Sizes(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            nonlocal largest
+            result = func(*args, **(kwargs or {}))
+            known = {p.untyped_storage().data_ptr() for p in layer.parameters()}
+            for value in result if isinstance(result, tuple | list) else (result,):
+                if isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() not in known:
+                    largest = max(largest, value.untyped_storage().nbytes() // value.element_size())
+            return result
+
+    with Sizes():
+        found = flow.error_flow(layer, torch.randn(4, 1, 3), method="probe", lags=[4], probes=1, tolerance=0.5)
+    assert found.log_singular.shape == (1, 1, 1)
+    assert 0 < largest < n * n
 
 
 def test_probes_of_a_whole_basis_are_exact():

@@ -3,6 +3,7 @@
 import math
 
 import helpers
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -70,6 +71,49 @@ def test_no_bound_is_violated(seed, name, scale):
     assert bool((found.measured.amax(1) <= found.bound * (1 + 1e-9)).all())
     changes = torch.tensor([found.window_change(steps) for steps in range(1, 9)])
     assert bool((changes <= found.window_bound.amax(-1) * (1 + 1e-9) + 1e-12).all())
+
+
+def paths_by_hand(network, hidden, q):
+    """(O, I): the sum over all routes from the input to an output, and over all ways to spread q delays on their loops.
+
+    A unit multiplies by its weight, then by ρʲ if it holds the change for j steps, then by its largest slope ½.
+    """
+    w = helpers.numpy_weights(network)
+
+    def units(layer, kinds, below):
+        """|∂(outputs of a layer)/∂x(t−q)| by delay, from that of the layer it reads."""
+        rows = []
+        for kind in kinds:
+            if f"groups.{layer}_{kind}.weight_ih_l0" not in w:
+                continue
+            W = abs(w[f"groups.{layer}_{kind}.weight_ih_l0"])
+            loop = {"net": ("u", 1), "activation": ("v", 2)}.get(kind)
+            rho = abs(w[f"groups.{layer}_{kind}.{loop[0]}_l0"]) / loop[1] if loop else np.zeros(len(W))
+            rows.append([sum(0.5 * np.diag(rho**j) @ W @ below[p - j] for j in range(p + 1)) for p in range(q + 1)])
+        return [np.concatenate([row[p] for row in rows]) for p in range(q + 1)] if rows else None
+
+    x = [np.eye(3) * (p == 0) for p in range(q + 1)]
+    h = x
+    for i in range(hidden):
+        h = units(f"hidden_{i}", ("static", "net", "activation"), h)
+    outputs = [units("output", ("static",), h), units("output", ("net", "activation"), x)]
+    return torch.as_tensor(np.concatenate([found[q] for found in outputs if found is not None]))
+
+
+@pytest.mark.parametrize("output", [(1, 0, 0), (2, 1, 1), (0, 2, 1), (0, 0, 2)])
+@pytest.mark.parametrize("hidden", [[(1, 2, 1)], [(0, 0, 2), (3, 0, 0)], [(1, 2, 1), (2, 1, 1), (0, 1, 2)]])
+def test_bounds_of_deep_networks_are_sums_over_paths(hidden, output):
+    """Static outputs read the last hidden layer; outputs with feedback read x, whatever lies between."""
+    torch.manual_seed(3)
+    network = ll.LocalFeedbackNetwork(3, hidden, output, bias=True, dtype=torch.float64)
+    x = helpers.randn(6, 4, 3)
+    found = flow.forgetting(network, x)
+    assert found.bound.shape == (6, sum(output), 3)
+    for q in range(6):
+        helpers.same(found.bound[q], paths_by_hand(network, len(hidden), q), f"lag {q}", 1e-12)
+    assert bool((found.measured.amax(1) <= found.bound * (1 + 1e-12)).all())
+    changes = torch.tensor([found.window_change(steps) for steps in range(1, 7)])
+    assert bool((changes <= found.window_bound.amax(-1) + 1e-12).all())
 
 
 def test_bounds_are_tight_for_units_at_rest():

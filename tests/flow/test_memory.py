@@ -10,7 +10,7 @@ from torch import nn
 
 import longlag as ll
 from longlag import flow, tasks
-from longlag.flow.drifting import slope_of_h
+from longlag.flow._drift import slope_of_h
 
 
 def make(name, **options):

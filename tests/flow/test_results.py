@@ -97,11 +97,6 @@ def test_results_draw_on_given_axes():
     assert axes.get_lines()
 
 
-def test_a_comparison_needs_something():
-    with pytest.raises(ValueError, match="compare: flows must name at least one error flow, got none"):
-        flow.compare({})
-
-
 def test_an_unknown_format_is_refused_and_a_failure_leaves_no_file(tmp_path):
     result = RESULTS["spectrum"]()
     with pytest.raises(ValueError, match=r"Spectrum.save: path must end in .png, .svg, .pdf, got 'x.jpg'"):

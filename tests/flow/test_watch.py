@@ -72,7 +72,7 @@ def test_gradients_by_parameter_and_by_lag(make):
     for q, value in wanted.items():
         assert watched.history[f"encoder.rnn/lag/{q}"][0] == (0, pytest.approx(value, rel=1e-9))
     assert "encoder.rnn/lag/16" not in watched.history
-    assert not watched.unseen
+    assert not watched.skipped
 
 
 @pytest.mark.parametrize("make", [nn.LSTM, ll.LSTM])
@@ -171,7 +171,7 @@ def test_saturated_gates_dead_and_drifting_units():
     with flow.watch(layer, every=1, budget=1.0, sequences=3) as watched:
         layer(x)[0].sum().backward()
         optimizer.step()
-    seen = watched.looks["LSTM"]
+    seen = watched.samples["LSTM"]
     assert seen.dead == [0, 3]
     assert seen.drifting == [4 + 1]  # the state is [y; c], four units each
     numbers = {k.removeprefix("LSTM/"): v[0][1] for k, v in watched.history.items()}
@@ -260,8 +260,24 @@ def test_a_layer_that_cannot_be_seen_is_named_and_training_goes_on():
     with watched:
         model(x)[0].sum().backward()
         optimizer.step()
-    assert "bidirectional" in watched.unseen["LSTM"]
+    assert "bidirectional" in watched.skipped["LSTM"]
     assert "gradient/weight_hh_l0" in watched.history
+
+
+def test_a_subclass_of_a_torch_layer_is_named_and_training_goes_on():
+    class Mine(nn.LSTM):
+        pass
+
+    model, x = nn.ModuleDict({"mine": Mine(3, 4), "rnn": nn.RNN(3, 4)}), torch.randn(5, 2, 3)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    watched = flow.watch(model, every=1, budget=1.0)
+    with pytest.warns(UserWarning, match="watch: cannot analyse Mine: a subclass of torch.nn.LSTM"):
+        watched.__enter__()
+    with watched:
+        (model["mine"](x)[0].sum() + model["rnn"](x)[0].sum()).backward()
+        optimizer.step()
+    assert list(watched.skipped) == ["mine"]
+    assert "rnn/lag/4" in watched.history
 
 
 def test_packed_sequences_are_named():

@@ -13,7 +13,7 @@ from longlag.cli._errors import one_line_errors
 from longlag.cli._specimens import Kind, adding, build, check, noise, rescale, start_random_numbers
 
 if TYPE_CHECKING:
-    from longlag.flow._result import Result
+    from longlag.flow import Result
 
 app = typer.Typer(
     add_completion=False,
@@ -73,7 +73,7 @@ def error(
                 rescale(made, g)
             found["as initialised" if g is None else f"radius {g:g}"] = flow.error_flow(made, x, method=method.value)
         title = f"Error flow of {next(iter(found.values())).name}, {hidden} units"
-        write(flow.compare(found, title) if gain and len(gain) > 1 else next(iter(found.values())), out)
+        write(flow.compare(found, title=title) if gain and len(gain) > 1 else next(iter(found.values())), out)
         for name, one in found.items():
             typer.echo(f"{name}: {one.regime[0]}, {float(one.rate[-1].median()):.4g} per step")
 
@@ -220,12 +220,10 @@ def compare(
             "LSTM, forget gate": Kind.lstm,
             "local feedback": Kind.local_net,
         }
-        flows: dict[str, flow.ErrorFlow | flow.Carousel] = {
-            name: flow.error_flow(build(kind, inputs, hidden, seed), x) for name, kind in names.items()
-        }
-        flows["LSTM-97, nothing cut"] = flow.error_flow(lstm97, x)
-        flows["LSTM-97, as it learns"] = flow.carousel(lstm97, x)
-        found = flow.compare(flows, f"Error flow of {hidden} units, as initialised")
+        layers = {name: build(kind, inputs, hidden, seed) for name, kind in names.items()}
+        layers |= {"LSTM-97, nothing cut": lstm97}
+        flows = {**layers, "LSTM-97, as it learns": flow.carousel(lstm97, x)}
+        found = flow.compare(flows, x, title=f"Error flow of {hidden} units, as initialised")
         write(found, out)
         for name, one in found.flows.items():
             typer.echo(f"{name}: {one.regime[0]}, {float(one.rate[-1].median()):.4g} per step")

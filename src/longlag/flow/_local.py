@@ -1,6 +1,6 @@
 """Local-feedback networks as sums over paths: bounds that the weights alone give. [LF-92 3] [LF-92-ML 5]
 
-h units of a group, m units (or inputs) that they read; ρ is the most a loop leaves of a change, per step.
+h units of a group, m units (or inputs) that they read; a loop multiplies a change by at most ρ per step.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class Units(NamedTuple):
 
     name: str
     kind: str
+    reads: tuple[str, ...]  # groups, or the input ("x"), whose outputs W reads, concatenated
     W: Tensor  # (h, m)
     bias: Tensor  # (h,)
     parameter: Tensor  # (h,): u or v; 0 for static units
@@ -41,32 +42,27 @@ class Units(NamedTuple):
         return self.parameter.abs() < LIMIT[self.kind]
 
 
-Layers = list[list[tuple[int, Units]]]  # layer by layer: (which layer is read, units); 0 is the input, 1 the first
+class Network(NamedTuple):
+    """Groups of units in the order of computation: a group reads the input or groups before it."""
+
+    inputs: int
+    groups: tuple[Units, ...]
+    outputs: tuple[str, ...]  # the groups that make the network's output
 
 
-def layers(owner: str, network: nn.Module) -> tuple[Layer, Layers]:
-    """A network of local-feedback units of 1992 and its groups of units, in the order of its outputs."""
-    layer, name = as_layer(owner, network), type(network).__name__
+def read(owner: str, module: nn.Module) -> tuple[Layer, Network]:
+    """The layer and its groups, for a network of local-feedback units of 1992; other layers are refused."""
+    layer, name, kinds = as_layer(owner, module), type(module).__name__, _kinds()
     try:
         graph = layer.local_units()
     except NotLocal as reason:
         if str(reason) == "couples units by its norm":
             raise ValueError(f"{owner}: cannot analyse {name} with norm: it couples the units") from None
         graph = None
-    kinds = _kinds()
     if graph is None or any(group.cell.key not in kinds for group in graph.groups):
         raise TypeError(f"{owner}: cannot analyse {name}: it must be LocalFeedbackNetwork or LocalFeedback")
-    found: Layers = []
-    depth: dict[str, int] = {INPUT: 0}  # which layer each group belongs to
-    for group in graph.groups:
-        below = depth[group.reads[0]]
-        last = group.name in graph.outputs
-        at = max(depth.values()) if last and any(other in depth for other in graph.outputs) else 0
-        depth[group.name] = at or (max(depth.values()) + 1 if last else below + 1)
-        while len(found) < depth[group.name]:
-            found.append([])
-        found[depth[group.name] - 1].append((below, _units(group, kinds[group.cell.key])))
-    return layer, found
+    groups = tuple(_units(group, kinds[group.cell.key]) for group in graph.groups)
+    return layer, Network(layer.input_size, groups, graph.outputs)
 
 
 @functools.cache
@@ -85,17 +81,21 @@ def _units(group: UnitGroup, kind: str) -> Units:
     W, b, params = group.weights()
     zeros = W.new_zeros(group.units)
     bias, parameter = (zeros if b is None else b), (params[0] if params else zeros)
-    return Units(group.name, kind, W.detach(), bias.detach(), parameter.detach())
+    return Units(group.name, kind, group.reads, W.detach(), bias.detach(), parameter.detach())
 
 
-def influence(layers: Layers, inputs: int, steps: int) -> Tensor:
+def influence(network: Network, steps: int) -> Tensor:
     """(steps, O, I): bounds on |∂y_i(t)/∂x_k(t−q)|, q = 0..steps−1, for every input and every t."""
-    first = layers[0][0][1].W.new_zeros(steps, inputs, inputs)
-    first[0] = torch.eye(inputs)  # ∂x(t)/∂x(t−q)
-    levels = [first]
-    for layer in layers:
-        levels.append(torch.cat([_spread(units, levels[below]) for below, units in layer], 1))
-    return levels[-1]
+    own = network.groups[0].W.new_zeros(steps, network.inputs, network.inputs)
+    own[0] = torch.eye(network.inputs)  # ∂x(t)/∂x(t−q)
+    bounds = {INPUT: own}
+    for units in network.groups:
+        bounds[units.name] = _spread(units, _join(bounds, units.reads, 1))
+    return _join(bounds, network.outputs, 1)
+
+
+def _join(values: dict[str, Tensor], names: tuple[str, ...], axis: int) -> Tensor:
+    return torch.cat([values[name] for name in names], axis)
 
 
 def _spread(units: Units, below: Tensor) -> Tensor:
@@ -106,33 +106,30 @@ def _spread(units: Units, below: Tensor) -> Tensor:
     return SLOPE * torch.stack(a)  # [LF-92 3 bound]
 
 
-def window(layers: Layers, x: Tensor) -> Tensor:
+def window(network: Network, x: Tensor) -> Tensor:
     """(T, O): how far y can be, q + 1 steps after a restart from rest, from the run over all of x (T, B, I)."""
-    changes = _changes(layers, x)
+    changes = _changes(network, x)
     found = torch.stack([next(changes) for _ in range(len(x))])
     return found.nan_to_num(nan=math.inf, posinf=math.inf)  # 0 · ∞ where a loop does not forget
 
 
-def _changes(layers: Layers, x: Tensor) -> Iterator[Tensor]:
-    """Bounds on |Δy|, one step after the other since the restart."""
-    states = {units.name: _at_restart(units, below, x) for layer in layers for below, units in layer}
+def _changes(network: Network, x: Tensor) -> Iterator[Tensor]:
+    """Bounds on |Δy|, one step after the other since the restart. [LF-92 3 window]"""
+    states = {units.name: _at_restart(units, x) for units in network.groups}
+    outputs = {INPUT: torch.zeros_like(x[0, 0])}  # both runs have the same inputs
     while True:
-        changed = [torch.zeros_like(x[0, 0])]  # both runs see the same inputs
-        for layer in layers:
-            outputs = []
-            for below, units in layer:
-                fed = units.W.abs() @ changed[below]
-                read = SLOPE if units.kind == "activation" else 1.0  # its state is its output, not its net input
-                states[units.name] = units.gain * states[units.name] + read * fed  # [LF-92 3 window]
-                outputs.append(states[units.name] * (SLOPE / read))
-            changed.append(torch.cat(outputs))
-        yield changed[-1]
+        for units in network.groups:
+            net = units.W.abs() @ _join(outputs, units.reads, 0)
+            scale = SLOPE if units.kind == "activation" else 1.0  # the state is the output, not the net input
+            states[units.name] = units.gain * states[units.name] + scale * net
+            outputs[units.name] = states[units.name] * (SLOPE / scale)
+        yield _join(outputs, network.outputs, 0)
 
 
-def _at_restart(units: Units, below: int, x: Tensor) -> Tensor:
+def _at_restart(units: Units, x: Tensor) -> Tensor:
     """The most that a state can be: |a| ≤ C/(1−|u|) with C ≥ |w·input + b| for net feedback, |h| ≤ 1."""
     if units.kind != "net":
         return torch.full_like(units.bias, 1.0 if units.kind == "activation" else 0.0)
-    inside = units.W.abs().sum(-1) + units.bias.abs()  # what it reads lies in (−1, 1)
-    C = inside if below else (x @ units.W.t() + units.bias).abs().amax((0, 1))
+    inside = units.W.abs().sum(-1) + units.bias.abs()  # the outputs of other units lie in (−1, 1)
+    C = (x @ units.W.t() + units.bias).abs().amax((0, 1)) if units.reads == (INPUT,) else inside
     return torch.where(units.gain < 1, C / (1 - units.gain), math.inf)

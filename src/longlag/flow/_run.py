@@ -1,4 +1,4 @@
-"""A run of a layer, linearised at every step: the one place where flow's Jacobians come from.
+"""A run of a layer, linearised at every step. All Jacobians of this package come from here.
 
 B sequences, T steps; the state of a layer, all its parts and levels, is one row of n numbers (`StateSpec.flatten`).
 Step t reads x(t) and states[t] and gives y(t) and states[t + 1]; A(t) = ∂states[t+1]/∂states[t] is its Jacobian.
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from longlag.flow._threads import one_thread
 from longlag.layers import GRU, LSTM, Elman, Layer, LinearStep, State, check_layer, validation
 
 
@@ -34,26 +35,24 @@ class Run:
 
     def __init__(self, layer: Layer, x: Tensor, state: tuple[Tensor, ...]) -> None:
         self.layer, self.x, self.spec = layer.for_analysis(), x, layer.state_spec
-        states, outputs, now = [self.flatten(state)], [], self.spec.whole(state)
-        for x_t in x.unbind(0):
-            y, now = self.layer.step(x_t, now)
-            outputs.append(y)
-            states.append(self.flatten(self.spec.parts(now)))
-        self.states, self.outputs = torch.stack(states), torch.stack(outputs)
+        self.outputs, self.states = self.layer.trajectory(x, self.spec.whole(state))
         before = self.spec.unflatten(self.states[:-1].flatten(0, 1))  # time is one more batch axis
         self.linear: LinearStep = self.layer.linearise(x.flatten(0, 1), self.spec.whole(before))
+        self._steps: dict[int, LinearStep] = {}
 
     def at(self, t: int) -> LinearStep:
-        """Step t."""
-        B = self.x.shape[1]
-        return self.linear.at(slice(t * B, (t + 1) * B))
+        """Step t, B samples."""
+        if t not in self._steps:  # probes read every step many times
+            B = self.x.shape[1]
+            self._steps[t] = self.linear.at(slice(t * B, (t + 1) * B))
+        return self._steps[t]
 
     def push(self, t: int, ds: Tensor) -> Tensor:
-        """A(t) ds, (B, n, p): what a change before step t has become after it."""
+        """A(t) ds, (B, n, p): a change of the state before step t carried through the step."""
         return self.at(t).push(ds)
 
     def pull(self, t: int, ds: Tensor, dy: Tensor | None = None) -> tuple[Tensor, Callable[[], Tensor]]:
-        """An error after step t brought back before it; see `LinearStep.pull`."""
+        """An error after step t propagated back through the step; see `LinearStep.pull`."""
         return self.at(t).pull(ds, dy)
 
     def flatten(self, parts: tuple[Tensor, ...]) -> Tensor:
@@ -82,7 +81,7 @@ class Run:
 
 @torch.no_grad()
 def linearise(owner: str, module: nn.Module, x: Tensor, state: State | None = None) -> Run:
-    """Run ``module`` over x and keep what its Jacobians need. Dropout is off.
+    """Run ``module`` over x and linearise every step. Dropout is off; the module is not changed.
 
     Args:
         owner: the calling function, for messages.
@@ -95,22 +94,26 @@ def linearise(owner: str, module: nn.Module, x: Tensor, state: State | None = No
     if state is not None and not s.batched:
         axis = layer.state_spec.batch_axis
         state = layer.state_spec.whole([part.unsqueeze(axis) for part in layer.state_spec.parts(state)])
-    run = Run(layer, s.x, layer.validate_state(state, s.batch))
+    with one_thread(layer.state_spec.size):
+        run = Run(layer, s.x, layer.validate_state(state, s.batch))
     check_finite(owner, layer.class_name, run.states)
     return run
 
 
 def as_layer(owner: str, module: nn.Module) -> Layer:
-    """``module`` as a layer whose steps can be taken one by one, sharing its weights; or a refusal by name."""
+    """``module`` as a layer of one direction that shares its weights; modules that are not recurrent are a TypeError,
+    recurrent ones that cannot be analysed a ValueError."""
     name = type(module).__name__
     if type(module) in (nn.RNN, nn.LSTM, nn.GRU):
         layer = _of_torch(owner, module)
+    elif isinstance(module, nn.RNNBase):
+        raise ValueError(f"{owner}: cannot analyse {name}: a subclass of torch.nn.{module.mode} may compute otherwise")
     else:
         layer = check_layer(owner, "layer", module, or_else=" or torch.nn.RNN, LSTM or GRU")
     if layer.bidirectional:
-        raise ValueError(f"{owner}: cannot analyse {name} with bidirectional=True: its second half reads the future")
+        raise ValueError(f"{owner}: cannot analyse {name} with bidirectional=True: the second half reads the future")
     if layer.draws:
-        raise ValueError(f"{owner}: cannot analyse {name} with feedback='sample': what it feeds back is drawn anew")
+        raise ValueError(f"{owner}: cannot analyse {name} with feedback='sample': the values fed back are random")
     return layer
 
 

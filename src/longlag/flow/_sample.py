@@ -1,4 +1,4 @@
-"""One look into a recurrent layer in the middle of training: gradients by lag, gates, dead and drifting units."""
+"""Measurements of a recurrent layer during training: gradients by lag, gates, dead and drifting units."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ import torch
 from torch import Tensor, nn
 
 from longlag.flow._run import Run, as_layer, linearise
+from longlag.flow._threads import one_thread
 from longlag.layers import Layer, State
 
 EDGE = 0.1  # a gate in the outer tenth of its range, on either side, is saturated
 STILL = 1e-3  # an output whose standard deviation over steps and sequences is below this is dead
 FAR, STEADY = 3.0, 0.9  # a state beyond ±3 that moved the same way in 9 of 10 steps drifts
 
-Watched = Layer | nn.RNNBase
+RecurrentModule = Layer | nn.RNNBase
 
 
 @dataclass
-class Call:
-    """What one forward call left behind; gradients arrive during the backward pass. Nothing is copied."""
+class ForwardCall:
+    """Arguments of one forward call, and gradients of its results once the backward pass has run. Nothing is copied."""
 
-    module: Watched
+    module: RecurrentModule
     x: Tensor
     state: tuple[Tensor, ...] | None
     lengths: Tensor | None
     gradients: dict[int, Tensor] = field(default_factory=dict)  # of y (0) and of the parts of the final state (1, …)
 
-    def hear(self, output: tuple[Tensor, State]) -> tuple[Tensor, State]:
-        """The same output, asking for its gradients. Views: the layer itself may go on using its last state."""
+    def record_gradients(self, output: tuple[Tensor, State]) -> tuple[Tensor, State]:
+        """Views of the output and state whose gradients are recorded; the layer may go on using its own tensors."""
         y, state = output
         values = [v.view_as(v) for v in ((y, state) if isinstance(state, Tensor) else (y, *state))]
         for i, value in enumerate(values):
@@ -39,7 +40,7 @@ class Call:
         return values[0], values[1] if isinstance(state, Tensor) else tuple(values[1:])
 
     def _gradient(self, i: int, gradient: Tensor | None) -> None:
-        if gradient is not None:  # an operator may say that there is none
+        if gradient is not None:  # custom operators may return None
             self.gradients[i] = gradient
 
     @property
@@ -60,8 +61,8 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Look:
-    """What was seen: numbers by name, and which units are dead or drifting."""
+class LayerSample:
+    """Measurements of one layer at one update: numbers by name, and the indices of dead and drifting units."""
 
     numbers: dict[str, float]
     dead: list[int]
@@ -69,14 +70,15 @@ class Look:
 
 
 @torch.no_grad()
-def look(call: Call, sequences: int) -> Look:
-    """Run a few sequences of a call again, without dropout, and read off what there is to see."""
+def sample(call: ForwardCall, sequences: int) -> LayerSample:
+    """Run a few sequences of a call again, without dropout, and measure."""
     steps, few = len(call.time_first(call.x)), slice(sequences)
-    if call.lengths is not None:  # the longest alone: no padding then
+    if call.lengths is not None:  # only the longest, which has no padding
         longest = int(call.lengths.argmax())
         steps, few = int(call.lengths[longest]), slice(longest, longest + 1)
     run = _run_again(call, steps, few)
-    numbers = dict(_by_lag(run, *_errors(call, run, few)))
+    with one_thread(run.size):
+        numbers = dict(_by_lag(run, *_errors(call, run, few)))
     for gate, share in run.linear.gates.items():
         numbers[f"gate/{gate}/low"] = float((share < EDGE).float().mean())
         numbers[f"gate/{gate}/high"] = float((share > 1 - EDGE).float().mean())
@@ -84,17 +86,17 @@ def look(call: Call, sequences: int) -> Look:
     one_way = run.states.diff(dim=0).sign().mean(0).abs() >= 2 * STEADY - 1  # (B, n)
     drifting = (one_way & (run.states[-1].abs() > FAR)).any(0)
     numbers |= {"dead": float(dead.float().mean()), "drifting": float(drifting.float().mean())}
-    return Look(numbers, dead.nonzero().flatten().tolist(), drifting.nonzero().flatten().tolist())
+    return LayerSample(numbers, dead.nonzero().flatten().tolist(), drifting.nonzero().flatten().tolist())
 
 
-def _run_again(call: Call, steps: int, few: slice) -> Run:
+def _run_again(call: ForwardCall, steps: int, few: slice) -> Run:
     x = call.time_first(call.x.detach())[:steps, few]
     parts = None if call.state is None else tuple(call.batch(part.detach(), few) for part in call.state)
     state = parts[0] if parts is not None and len(parts) == 1 else parts
     return linearise("watch", call.module, x.transpose(0, 1) if call.module.batch_first else x, state)
 
 
-def _errors(call: Call, run: Run, few: slice) -> tuple[Tensor, Tensor]:
+def _errors(call: ForwardCall, run: Run, few: slice) -> tuple[Tensor, Tensor]:
     """∂L/∂y (T, B, O) and ∂L/∂(final state) (B, n), zero where the loss does not read them."""
     dy = torch.zeros_like(run.outputs)
     if 0 in call.gradients:
@@ -112,15 +114,15 @@ def _by_lag(run: Run, dy: Tensor, ds: Tensor) -> Iterator[tuple[str, float]]:
         return
     steps = torch.arange(1, run.steps + 1, device=dy.device).unsqueeze(-1)
     last = (steps * read).amax(0) - 1  # (B,), −1 if the loss reads nothing of a sequence
-    error, norms = ds.unsqueeze(-1), []  # ds is 0 but where last = T − 1
+    error, norms = ds.unsqueeze(-1), []  # ds is 0 except where last = T − 1
     for t in reversed(range(run.steps)):
         now = torch.where((last == t).unsqueeze(-1), dy[t], torch.zeros_like(dy[t]))
         error, _ = run.pull(t, error, now.unsqueeze(-1))
         norms.append(error.norm(dim=(1, 2)))
-    table = torch.stack(norms[::-1])  # [t, b]: of the state that step t reads
+    table = torch.stack(norms[::-1])  # [t, b]: gradient of the state that step t reads
     q = 1
     while q <= int(last.max()) + 1:
-        row = last - q + 1  # state(last − q) is what this step reads
+        row = last - q + 1  # the step that reads state(last − q)
         values = table[row.clamp(min=0), torch.arange(len(last), device=row.device)]
         yield f"lag/{q}", float(values[row >= 0].mean())
         q *= 2

@@ -115,8 +115,7 @@ class Layer(nn.Module, abc.ABC):
     # ------------------------------------------------------------------------------------------------------- step
     def step(self, x_t: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """One step: x_t (B, I) or (I,); the state comes back to be handed in again."""
-        if self.bidirectional:
-            raise ValueError(f"{self.class_name}: step needs bidirectional=False: the other direction reads the future")
+        self._refuse_two_directions("step")
         if self.training and self.recurrent_dropout:
             raise ValueError(
                 f"{self.class_name}: step needs recurrent_dropout=0 or eval(): a mask lasts a whole sequence"
@@ -127,6 +126,34 @@ class Layer(nn.Module, abc.ABC):
         time = 1 if self.batch_first and x_t.dim() == 2 else 0
         y, new = self(x_t.unsqueeze(time), state)
         return y.squeeze(time), new
+
+    def trajectory(self, x: Tensor, state: State | None = None) -> tuple[Tensor, Tensor]:
+        """All outputs and states of a run over x (T, B, I). Dropout is off.
+
+        Returns:
+            outputs (T, B, O); states (T + 1, B, n) before, between and after the steps, as `StateSpec.flatten` has them.
+
+        >>> import torch, longlag as ll
+        >>> y, states = ll.LSTM(3, 5).trajectory(torch.randn(7, 2, 3))
+        >>> y.shape, states.shape
+        (torch.Size([7, 2, 5]), torch.Size([8, 2, 10]))
+        """
+        self._refuse_two_directions("trajectory")
+        layer, spec = self.for_analysis(), self.state_spec
+        parts = self.validate_state(state, x.shape[1])
+        states, outputs, now = [parts], [], spec.whole(parts)
+        for x_t in x.unbind(0):
+            y, now = layer.step(x_t, now)
+            outputs.append(y)
+            states.append(spec.parts(now))
+        if not spec.shapes:
+            return torch.stack(outputs), x.new_zeros(len(states), x.shape[1], 0)
+        return torch.stack(outputs), torch.stack([spec.flatten(parts) for parts in states])
+
+    def _refuse_two_directions(self, method: str) -> None:
+        if self.bidirectional:
+            text = f"{self.class_name}: {method} needs bidirectional=False: the other direction reads the future"
+            raise ValueError(text)
 
     def taught_step(self, x_t: Tensor, state: State | None, teacher: Tensor | None) -> tuple[Tensor, State]:
         """One step of a batch; what a ``teacher`` says, (B, teacher_size), is fed back in place of the output."""

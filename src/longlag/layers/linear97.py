@@ -12,7 +12,7 @@ from torch.nn.functional import linear
 
 from longlag import cells
 from longlag.cells import Cell
-from longlag.layers.linear import Direct, Gradients, LinearStep
+from longlag.layers.linear import Direct, Gradients, LinearStep, times
 from longlag.layers.state import Parts
 from longlag.layers.units import FED_BACK, INPUT, Results, UnitGraph, UnitGroup
 
@@ -42,23 +42,11 @@ class LSTM97Step(LinearStep):
         per_cell = functools.partial(torch.repeat_interleave, repeats=layer.block_size, dim=-1)
         gates = [per_cell(net["ig"]), net["cell"], *([per_cell(net["og"])] if layer.output_gates else [])]
         cell = cells.memory_cell(layer.g, layer.h, layer.output_gates)
-        new, p = cell.with_partials(cell.outputs)(*gates, s)
-
-        C = x.new_zeros(len(x), rows["s"].stop, rows["cell"].stop)  # ∂(y, s)/∂net
-        for section, value in y.items():
-            C[:, rows[section], rows[section]] = torch.diag_embed(value * (1 - value))  # [LSTM-97 3.6 dy_a]
-        own = x.new_zeros(len(x), rows["s"].stop, rows["s"].stop)
-        cell_of = torch.eye(layer.blocks, dtype=x.dtype, device=x.device).repeat_interleave(layer.block_size, 0)
-        for out, at in (("y", rows["cell"]), ("s", rows["s"])):  # [LSTM-97 3.6 dy_cell] [LSTM-97 3.6 Q]
-            d = {v: torch.as_tensor(p[out, v], dtype=x.dtype, device=x.device).expand_as(s) for o, v in p if o == out}
-            C[:, at, rows["cell"]] = torch.diag_embed(d["a"])
-            for gate, section in (("i", "ig"), ("o", "og")):
-                if gate in d:
-                    C[:, at, rows[section]] = d[gate].unsqueeze(-1) * cell_of
-            own[:, at, rows["s"]] = torch.diag_embed(d["s"])
-        if layer.recurrent:
-            own[:, :, : rows["cell"].stop] = C @ self.w[:, layer.input_size :]  # [LSTM-97 3.6 dn]
-        self.C, self.J = C, own
+        new, found = cell.with_partials(cell.outputs)(*gates, s)
+        self.slopes = {section: value * (1 - value) for section, value in y.items()}  # (B, units)
+        self.partials = {
+            key: torch.as_tensor(p, dtype=x.dtype, device=x.device).expand_as(s) for key, p in found.items()
+        }
         self.activations = torch.cat([*y.values(), new["y"]], -1)
         self.state = (self.activations.clone(), new["s"])
 
@@ -69,16 +57,28 @@ class LSTM97Step(LinearStep):
     def at(self, samples: slice) -> LSTM97Step:
         step = object.__new__(LSTM97Step)
         step.layer, step.rows, step.w = self.layer, self.rows, self.w
-        for name in ("x", "source", "C", "J", "activations", "y"):
+        for name in ("x", "source", "activations", "y"):
             setattr(step, name, getattr(self, name)[samples])
+        for name in ("slopes", "partials"):
+            setattr(step, name, {key: value[samples] for key, value in getattr(self, name).items()})
         step.state = tuple(part[samples] for part in self.state)
         return step
 
-    def jacobian(self) -> Tensor:
-        return self.J
-
+    # -------------------------------------------------------------------------- products with the step's derivatives
     def push(self, ds: Tensor) -> Tensor:
-        return self.J @ ds
+        y, s = ds.split([self.rows["cell"].stop, self.layer.cells], 1)
+        return self._changes(times(self.w_y, y) if self.layer.recurrent else torch.zeros_like(y), s)
+
+    def _changes(self, nets: Tensor, s: Tensor) -> Tensor:
+        """Changes of the new state (B, n, p) from those of the net inputs (B, R, p) and of s (B, C, p)."""
+        d = {section: nets[:, self.rows[section]] for section in self.layer.sections}
+        units = [slope.unsqueeze(-1) * d[section] for section, slope in self.slopes.items()]  # [LSTM-97 3.6 dy_a]
+        each = functools.partial(torch.repeat_interleave, repeats=self.layer.block_size, dim=1)
+        inner = {"i": each(d["ig"]), "a": d["cell"], "o": each(d["og"]), "s": s}
+        for out in ("y", "s"):  # [LSTM-97 3.6 dy_cell] [LSTM-97 3.6 Q]
+            terms = [p.unsqueeze(-1) * inner[name] for (o, name), p in self.partials.items() if o == out]
+            units.append(functools.reduce(torch.add, terms))
+        return torch.cat(units, 1)
 
     def pull(self, ds: Tensor, dy: Tensor | None = None) -> tuple[Tensor, Callable[[], Tensor]]:
         R, through_x = self.rows["cell"].stop, None
@@ -91,22 +91,47 @@ class LSTM97Step(LinearStep):
             e, through_x = torch.autograd.grad(output, [y, x], dy.movedim(-1, 0).flatten(0, 1), materialize_grads=True)
             ds = torch.cat([ds[:, :R] + e.unflatten(0, (p, -1)).movedim(0, -1), ds[:, R:]], 1)
             through_x = through_x.unflatten(0, (p, -1)).movedim(0, -1)
+        nets, s = self._errors(ds)
+        before = times(self.w_y.t(), nets) if self.layer.recurrent else torch.zeros_like(nets)
 
         def errors_of_x() -> Tensor:
-            dx = self.w[:, : self.layer.input_size].t() @ (self.C.mT @ ds)
+            dx = times(self.w[:, : self.layer.input_size].t(), nets)
             return dx if through_x is None else dx + through_x
 
-        return self.J.mT @ ds, errors_of_x
+        return torch.cat([before, s], 1), errors_of_x
 
+    def _errors(self, ds: Tensor) -> tuple[Tensor, Tensor]:
+        """Errors of the net inputs (B, R, p) and of s (B, C, p) before the step, from those of the new state."""
+        d = {section: ds[:, rows] for section, rows in self.rows.items()}
+        inner: dict[str, Tensor] = {}
+        for (out, name), p in self.partials.items():
+            term = p.unsqueeze(-1) * d["cell" if out == "y" else "s"]
+            inner[name] = inner[name] + term if name in inner else term
+        nets = {section: slope.unsqueeze(-1) * d[section] for section, slope in self.slopes.items()}
+        for gate, section in (("i", "ig"), ("o", "og")):
+            if gate in inner:  # a gate serves all cells of its block
+                nets[section] = nets[section] + inner[gate].unflatten(
+                    1, (self.layer.blocks, self.layer.block_size)
+                ).sum(2)
+        return torch.cat([*nets.values(), inner["a"]], 1), inner["s"]
+
+    @property
+    def w_y(self) -> Tensor:
+        """The columns of the matrix that read the fed-back activations, (R, R)."""
+        return self.w[:, self.layer.input_size :]  # [LSTM-97 3.6 dn]
+
+    # ----------------------------------------------------------------------------------------------------- parameters
     def influence(self, wanted: Collection[str]) -> tuple[Tensor, list[Direct]]:
+        eye = torch.eye(self.rows["cell"].stop, dtype=self.y.dtype, device=self.y.device).expand(len(self.y), -1, -1)
+        C = self._changes(eye, eye.new_zeros(len(eye), self.layer.cells, eye.shape[-1]))  # ∂(y, s)/∂net
         blocks = []
         for kind, source in (("weight", self.source), ("bias", None)):
             for section in self.layer.sections:
                 path = f"{kind}_{section}"
                 if path in wanted:
                     assign = functools.partial(self._assign, path)
-                    blocks.append(Direct(path, self.C[:, :, self.rows[section]], source, None, assign))
-        return self.J, blocks
+                    blocks.append(Direct(path, C[:, :, self.rows[section]], source, None, assign))
+        return self.jacobian(), blocks
 
     def _assign(self, path: str, gradient: Tensor) -> Gradients:
         return {path: gradient.view(getattr(self.layer, path).shape)}
@@ -118,14 +143,16 @@ class LSTM97Step(LinearStep):
             output = self._read_out(y)
         e, *found = torch.autograd.grad(output, [y, *outer.values()], dy, materialize_grads=True)
         e = torch.nn.functional.pad(e, (0, self.layer.cells))  # errors of (y, s); those of s and of the gates are 0
-        nets = torch.einsum("br,brn->bn", e, self.C)
+        nets, ds = self._errors(e.unsqueeze(-1))
+        before = times(self.w_y.t(), nets) if self.layer.recurrent else torch.zeros_like(nets)
+        nets = nets.squeeze(-1)
         grads = dict(zip(outer, found))
         for section, at in ((section, self.rows[section]) for section in self.layer.sections):
             if f"weight_{section}" in wanted:
                 grads[f"weight_{section}"] = nets[:, at].t() @ self.source
             if f"bias_{section}" in wanted:
                 grads[f"bias_{section}"] = nets[:, at].sum(0)
-        return torch.einsum("br,brs->bs", e, self.J), grads
+        return torch.cat([before, ds], 1).squeeze(-1), grads
 
     @property
     def gates(self) -> dict[str, Tensor]:

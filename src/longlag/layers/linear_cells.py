@@ -14,7 +14,7 @@ from torch import Tensor
 
 from longlag.cells import Cell
 from longlag.layers._level import Level, constant, step_level
-from longlag.layers.linear import Direct, Gradients, LinearStep
+from longlag.layers.linear import Direct, Gradients, LinearStep, times
 from longlag.layers.state import Parts
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class CellStep(LinearStep):
         """Changes of the cell's outputs from changes d of its inputs; ``like`` (B, …, p)."""
         zero = like.new_zeros(len(like), self.H, like.shape[-1])
         return {
-            out: sum((level.partials[out, name] * d[name] for name in d if (out, name) in level.partials), zero)
+            out: _sum([level.partials[out, name] * d[name] for name in d if (out, name) in level.partials], zero)
             for out in self.cell.outputs
         }
 
@@ -68,9 +68,9 @@ class CellStep(LinearStep):
         """Changes of the gates' net inputs, W dx + U dy, from changes of what W and U read."""
         cell, w, d = self.cell, level.weights, {}
         if w.U is not None and dy is not None:
-            d |= zip(cell.recurrent_gates, _times(w.U, dy).unflatten(1, (-1, self.H)).unbind(1))  # [LSTM-FG 1.2 dñ]
+            d |= zip(cell.recurrent_gates, times(w.U, dy).unflatten(1, (-1, self.H)).unbind(1))  # [LSTM-FG 1.2 dñ]
         if dx is not None:
-            for gate, change in zip(cell.input_gates, _times(w.W, dx).unflatten(1, (-1, self.H)).unbind(1)):
+            for gate, change in zip(cell.input_gates, times(w.W, dx).unflatten(1, (-1, self.H)).unbind(1)):
                 d[gate] = d[gate] + change if gate in d else change
         if w.norm is not None:
             gammas = dict(zip(cell.gates, w.norm.weight))
@@ -162,7 +162,7 @@ class CellStep(LinearStep):
         parts = [torch.stack([back[name] for back in reversed(before)], 1) for name in self.cell.fed_back]
         return torch.stack(parts, 1).flatten(1, 3) if parts else ds, lambda: self._error_below(level, nets)
 
-    def _back(self, ds: Tensor, dy: Tensor | None) -> Iterator[tuple[Level, Columns, Columns]]:
+    def _back(self, ds: Tensor, dy: Tensor | None, params: bool = False) -> Iterator[tuple[Level, Columns, Columns]]:
         """From the highest level down: the level, errors of the cell's inputs, errors of the raw net inputs."""
         cell, above = self.cell, dy
         for k, level in reversed(list(enumerate(self.levels))):
@@ -171,8 +171,8 @@ class CellStep(LinearStep):
                 d["y"] = d["y"] + above if "y" in d else above
             zero = ds.new_zeros(len(ds), self.H, ds.shape[-1])
             back = {
-                name: sum((level.partials[out, name] * d[out] for out in d if (out, name) in level.partials), zero)
-                for name in (*cell.gates, *cell.fed_back, *cell.params)
+                name: _sum([level.partials[out, name] * d[out] for out in d if (out, name) in level.partials], zero)
+                for name in (*cell.gates, *cell.fed_back, *(cell.params if params else ()))
             }
             nets = back
             if level.weights.norm is not None:
@@ -180,17 +180,18 @@ class CellStep(LinearStep):
                 nets = {gate: level.norms[gate](gamma.unsqueeze(-1) * back[gate]) for gate, gamma in gammas}
             if level.weights.U is not None:
                 errors = torch.cat([nets[gate] for gate in cell.recurrent_gates], 1)
-                back["y"] = back["y"] + _times(level.weights.U.t(), errors)  # Uᵀ da
+                back["y"] = back["y"] + times(level.weights.U.t(), errors)  # Uᵀ da
             yield level, back, nets
             above = self._error_below(level, nets) if k else None
 
     def _error_below(self, level: Level, nets: Columns) -> Tensor:
         """Wᵀ da: errors of what W read."""
-        return _times(level.weights.W.t(), torch.cat([nets[gate] for gate in self.cell.input_gates], 1))
+        return times(level.weights.W.t(), torch.cat([nets[gate] for gate in self.cell.input_gates], 1))
 
     def gradients(self, dy: Tensor, wanted: Collection[str]) -> tuple[Tensor, Gradients]:
         B, cell, found, before = len(dy), self.cell, {}, []
-        top_down = zip(reversed(range(len(self.levels))), self._back(dy.new_zeros(B, self._size, 1), dy.unsqueeze(-1)))
+        errors = self._back(dy.new_zeros(B, self._size, 1), dy.unsqueeze(-1), params=True)
+        top_down = zip(reversed(range(len(self.levels))), errors)
         for k, (level, back, nets) in top_down:
             errors = {gate: nets[gate].squeeze(-1) for gate in cell.gates}
             by_name = {"weight_ih": _joined(errors, cell.input_gates).t() @ level.read}
@@ -253,6 +254,5 @@ def _joined(values: dict[str, Tensor], names: tuple[str, ...]) -> Tensor:
     return torch.cat([values[name] for name in names], -1)
 
 
-def _times(M: Tensor, columns: Tensor) -> Tensor:
-    """M columns for columns (B, n, p), as columnsᵀ Mᵀ: BLAS does that ten times faster when p is small."""
-    return (columns.mT @ M.t()).mT
+def _sum(terms: list[Tensor], zero: Tensor) -> Tensor:
+    return functools.reduce(torch.add, terms) if terms else zero

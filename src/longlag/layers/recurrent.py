@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 from torch.nn.utils import parametrize
 
 from longlag import engines
 from longlag.cells import Cell
-from longlag.engines import Weights
+from longlag.engines import Weights, reference
 from longlag.layers import validation
 from longlag.layers._stack import Stack
 from longlag.layers.bounds import gain_bound
@@ -162,6 +163,23 @@ class Recurrent(Stack):
             self.engine, self.cell, x, self._weights_apart(k), state or (),
             mask=mask, lengths=sequences.lengths, reset=sequences.reset, reverse=self._runs_backwards(k),
         )  # fmt: skip
+
+    def trajectory(self, x: Tensor, state: State | None = None) -> tuple[Tensor, Tensor]:
+        """All outputs and states of a run, level by level; see `Layer.trajectory`."""
+        self._refuse_two_directions("trajectory")
+        parts, below, levels = self.validate_state(state, x.shape[1]), x, []
+        for k in range(self.num_layers):
+            w = self.weights(k)
+            net = linear(below, w.W, w.b).unflatten(-1, (len(self.cell.input_gates), -1))
+            states, outputs = [tuple(part[k] for part in parts)], []
+            for a in net.unbind(0):
+                y, new = reference.step(self.cell, a, w.U, states[-1], w.params, bias=w.b_recurrent, norm=w.norm)
+                outputs.append(y)
+                states.append(new)
+            below = torch.stack(outputs)
+            levels.append([torch.stack(part) for part in zip(*states)])  # parts, each (T + 1, B, H)
+        rows = [part for parts in zip(*levels) for part in parts]
+        return below, torch.cat(rows, -1) if rows else x.new_zeros(len(x) + 1, x.shape[1], 0)
 
     # --------------------------------------------------------------------------------------------- derivatives
     def linearise(self, x_t: Tensor, state: State | None = None, *, teacher: Tensor | None = None) -> CellStep:

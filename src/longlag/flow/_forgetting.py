@@ -16,6 +16,7 @@ from longlag.flow import _local
 from longlag.flow._result import Result
 from longlag.flow._run import linearise, time_step
 from longlag.flow._style import COLOURS, GREY, new_figure, style
+from longlag.flow._threads import one_thread
 from longlag.layers import Layer
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Forgetting(Result):
         measured: (Q, B, O, I) = |∂y_i(t)/∂x_k(t−q)|.
         bound: (Q, O, I), holds for every input and every t.
         window_bound: (Q, O): by how much y may change if only the last q + 1 inputs are shown to a network at rest.
-        units: the network's groups of units, with gains and the check |u| < 1, |v| < 2 of each unit.
+        units: the network's groups of units, with their gains and the check |u| < 1, |v| < 2 of each unit.
     """
 
     name: str
@@ -102,9 +103,8 @@ class Forgetting(Result):
             left.set_title("Influence |∂y(t)/∂x(t−q)|")
             left.set_xlabel("lag q (steps)")
             _mark(left, self.horizon(epsilon), epsilon, "horizon")
-            shown = torch.unique(torch.linspace(1, len(self._x), min(len(self._x), 60)).round().long())[
-                :-1
-            ]  # all inputs: no change
+            windows = torch.linspace(1, len(self._x), min(len(self._x), 60)).round().long()
+            shown = torch.unique(windows)[:-1]  # a window over all inputs changes nothing
             change = self._window_changes(shown)
             right.plot(shown, change, color=COLOURS[0], label="measured")
             right.plot(self.lags + 1, self.window_bound.amax(-1), color=COLOURS[1], ls=(0, (5, 2)), label="bound")
@@ -156,25 +156,26 @@ def forgetting(network: nn.Module, x: Tensor, t: int | None = None) -> Forgettin
     >>> found.window_change(Q) < 1e-3
     True
     """
-    layer, layers = _local.layers("forgetting", network)
+    layer, units = _local.read("forgetting", network)
     run = linearise("forgetting", layer, x)
     t = time_step("forgetting", t, run.steps)
     _, B, O = run.outputs.shape
     ds, dy = run.states.new_zeros(B, run.size, O), torch.eye(O).to(run.x).expand(B, -1, -1)
-    measured = []
-    for q in range(t + 1):
-        ds, dx = run.pull(t - q, ds, dy if q == 0 else None)
-        measured.append(dx().abs().mT)
-    heard = run.x[: t + 1]
+    measured, seen = [], run.x[: t + 1]
+    with one_thread(run.size):
+        for q in range(t + 1):
+            ds, dx = run.pull(t - q, ds, dy if q == 0 else None)
+            measured.append(dx().abs().mT)
+        bound, window_bound = _local.influence(units, t + 1), _local.window(units, seen)
     return Forgetting(
         type(network).__name__,
         torch.arange(t + 1),
         torch.stack(measured).cpu(),
-        _local.influence(layers, run.x.shape[-1], t + 1).cpu(),
-        _local.window(layers, heard).cpu(),
-        tuple(units for layer in layers for _, units in layer),
+        bound.cpu(),
+        window_bound.cpu(),
+        units.groups,
         layer,
-        heard,
+        seen,
     )
 
 

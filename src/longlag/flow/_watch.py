@@ -1,4 +1,4 @@
-"""`watch`: look over the shoulder of anybody's training loop."""
+"""`watch`: measurements of any training loop, taken through hooks."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from longlag.flow._result import Result
 from longlag.flow._run import NonFinite, as_layer
-from longlag.flow._sample import Call, Look, Watched, look
+from longlag.flow._sample import ForwardCall, LayerSample, RecurrentModule, sample
 from longlag.flow._style import COLOURS, HEAT, new_figure, style
-from longlag.layers import Layer
 from longlag.layers.validation import positive
 
 if TYPE_CHECKING:
@@ -27,13 +26,13 @@ SHRUNK = 1 - 1e-3  # a gradient that lost more than a thousandth of its norm bef
 
 @runtime_checkable
 class ScalarWriter(Protocol):
-    """What ``torch.utils.tensorboard.SummaryWriter`` offers."""
+    """An object with the method ``add_scalar`` of ``torch.utils.tensorboard.SummaryWriter``."""
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int, /) -> object: ...
 
 
-class Watch(Result):
-    """A training loop under observation; see `watch`.
+class TrainingMonitor(Result):
+    """The measurements of a training loop, and the context in which they are taken; see `watch`.
 
     Attributes:
         history: quantity -> [(update, value), …]. Quantities: ``gradient`` (norm of the whole gradient as the
@@ -42,8 +41,8 @@ class Watch(Result):
             output's gradient, q steps back in time), ``<layer>/gate/<gate>/low`` and ``/high`` (share of values in
             the outer tenths of the gate's range), ``<layer>/dead``, ``<layer>/drifting`` (shares of units),
             ``<layer>/non_finite`` (the first such step).
-        looks: layer -> the latest look, with the indices of its ``dead`` outputs and ``drifting`` states.
-        unseen: layer -> why it could not be looked into.
+        samples: layer -> its latest sample, with the indices of ``dead`` outputs and ``drifting`` states.
+        skipped: layer -> why it could not be sampled.
         update: number of updates so far.
     """
 
@@ -52,14 +51,14 @@ class Watch(Result):
     ) -> None:
         self.model, self.every, self.budget, self.sequences = model, every, budget, sequences
         self.history: dict[str, list[tuple[int, float]]] = {}
-        self.looks: dict[str, Look] = {}
-        self.unseen: dict[str, str] = {}
+        self.samples: dict[str, LayerSample] = {}
+        self.skipped: dict[str, str] = {}
         self.update = 0
         self._path = Path(to) if isinstance(to, str | Path) else None
         self._writer = to if isinstance(to, ScalarWriter) else None
         self._file: TextIO | None = None
         self._names = {p: name for name, p in model.named_parameters() if p.requires_grad}
-        self._calls: dict[str, Call] = {}
+        self._calls: dict[str, ForwardCall] = {}
         self._after_backward: dict[Tensor, Tensor] = {}  # parameter -> norm of its gradient
         self._clips: list[tuple[int, Tensor, Tensor]] = []
         self._handles: list[Any] = []
@@ -67,18 +66,16 @@ class Watch(Result):
         self._sampling = True
 
     # -------------------------------------------------------------------------------------------- the context
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> TrainingMonitor:
         self._begun = time.perf_counter()
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("w", newline="", encoding="utf-8")
             self._file.write("update,quantity,value\n")
         self._handles = [p.register_post_accumulate_grad_hook(self._on_gradient) for p in self._names]
-        for name, module in _recurrent(self.model):
-            try:
-                as_layer("watch", module)
-            except ValueError as error:
-                self._cannot_see(name, str(error))
+        for name, module, reason in _recurrent(self.model):
+            if reason is not None:
+                self._skip(name, reason)
             else:
                 hook = self._on_forward(name)
                 self._handles.append(module.register_forward_hook(hook, with_kwargs=True))
@@ -102,19 +99,19 @@ class Watch(Result):
         self._spent += time.perf_counter() - start
 
     def _on_forward(self, name: str) -> Any:
-        def hook(module: Watched, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        def hook(module: RecurrentModule, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
             if not self._sampling or not torch.is_grad_enabled():
                 return output
             given = dict(zip(("x", "state"), args)) | kwargs
             x, state = given.get("x", given.get("input")), given.get("state", given.get("hx"))
             if not isinstance(x, Tensor) or given.get("reset") is not None:
-                self._cannot_see(name, "watch: cannot look into a call with a PackedSequence or with resets")
+                self._skip(name, "watch: cannot sample a call with a PackedSequence or with resets")
                 return output
             parts = (state,) if isinstance(state, Tensor) else state
             lengths = given.get("lengths")
             lengths = None if lengths is None else torch.as_tensor(lengths)
-            self._calls[name] = Call(module, x, parts, lengths)
-            return self._calls[name].hear(output)
+            self._calls[name] = ForwardCall(module, x, parts, lengths)
+            return self._calls[name].record_gradients(output)
 
         return hook
 
@@ -125,7 +122,7 @@ class Watch(Result):
     # --------------------------------------------------------------------------------------------- one update
     @torch.no_grad()
     def step(self) -> None:
-        """Note one update. ``torch.optim`` optimisers call it themselves; a loop without one calls it."""
+        """Record one update. ``torch.optim`` optimisers call this method; a loop without an optimiser must call it."""
         start = time.perf_counter()
         gradients = {name: p.grad for p, name in self._names.items() if p.grad is not None}
         if gradients:
@@ -146,30 +143,30 @@ class Watch(Result):
         self._sampling = due and self._spent <= self.budget * (now - self._begun)
 
     def _sample(self, gradients: dict[str, Tensor], total: Tensor) -> None:
-        self._note("gradient", float(total))
+        self._record("gradient", float(total))
         for name, gradient in gradients.items():
-            self._note(f"gradient/{name}", float(torch.linalg.vector_norm(gradient)))
+            self._record(f"gradient/{name}", float(torch.linalg.vector_norm(gradient)))
         for name, call in self._calls.items():
             try:
-                self.looks[name] = look(call, self.sequences)
+                self.samples[name] = sample(call, self.sequences)
             except NonFinite as error:
-                self._note(f"{name}/non_finite", float(error.step))
-                self._cannot_see(name, str(error))
+                self._record(f"{name}/non_finite", float(error.step))
+                self._skip(name, str(error))
             else:
-                for quantity, value in self.looks[name].numbers.items():
-                    self._note(f"{name}/{quantity}", value)
+                for quantity, value in self.samples[name].numbers.items():
+                    self._record(f"{name}/{quantity}", value)
         if self._file is not None:
             self._file.flush()
 
     def _write_clips(self) -> None:
-        """Clip events since the last call; their numbers were left on the device until now."""
+        """Record the clip events since the last call; until now their norms stayed on the device."""
         for update, before, after in self._clips:
             left = float(after / before)
             if left < SHRUNK:
-                self._note("clip", left, update)
+                self._record("clip", left, update)
         self._clips.clear()
 
-    def _note(self, quantity: str, value: float, update: int | None = None) -> None:
+    def _record(self, quantity: str, value: float, update: int | None = None) -> None:
         update = self.update if update is None else update
         self.history.setdefault(quantity, []).append((update, value))
         if self._file is not None:
@@ -177,10 +174,10 @@ class Watch(Result):
         elif self._writer is not None:
             self._writer.add_scalar(quantity, value, update)
 
-    def _cannot_see(self, name: str, reason: str) -> None:
-        if name not in self.unseen:
+    def _skip(self, name: str, reason: str) -> None:
+        if name not in self.skipped:
             warnings.warn(f"{reason} ({name})", stacklevel=3)
-        self.unseen[name] = reason
+        self.skipped[name] = reason
 
     # ------------------------------------------------------------------------------------------------- results
     def columns(self) -> dict[str, list[Any]]:
@@ -235,20 +232,20 @@ def watch(
     every: int = 10,
     budget: float = 0.05,
     sequences: int = 2,
-) -> Watch:
+) -> TrainingMonitor:
     """Watch a training loop: gradients by parameter and by lag, clipping, saturated gates, dead and drifting units.
 
-    Works on longlag's layers and on ``torch.nn.RNN``, ``LSTM`` and ``GRU`` anywhere inside ``model``. An update is
-    whatever a ``torch.optim`` optimiser does; loops without one call ``step()``. Clipping is noticed at every
-    update, the rest is sampled. Layers are looked into without dropout.
+    Works on longlag's layers and on ``torch.nn.RNN``, ``LSTM`` and ``GRU`` anywhere inside ``model``. Every step of a
+    ``torch.optim`` optimiser is an update; loops without an optimiser call ``step()``. Clipping is recorded at every
+    update, the rest is sampled. Layers are sampled without dropout.
 
     Args:
         model: the module that is trained.
         to: a CSV file to write (update, quantity, value), or an object with ``add_scalar`` such as
-            ``torch.utils.tensorboard.SummaryWriter``. Either way all is kept in ``history`` too.
-        every: sample every so many updates,
-        budget: but only while watching has cost at most this share of the time.
-        sequences: how many of a batch are looked at.
+            ``torch.utils.tensorboard.SummaryWriter``. All measurements are also kept in ``history``.
+        every: number of updates from one sample to the next.
+        budget: share of the run time that watching may take; samples are left out while it has taken more.
+        sequences: how many sequences of a batch are sampled.
 
     >>> import torch, longlag as ll
     >>> from longlag import flow
@@ -270,13 +267,23 @@ def watch(
         raise TypeError(f"watch: to must be a path or have add_scalar, got {type(to).__name__}")
     if not 0 < budget <= 1:
         raise ValueError(f"watch: budget must be a number in (0, 1], got {budget!r}")
-    return Watch(model, to, positive("watch", "every", every), budget, positive("watch", "sequences", sequences))
+    return TrainingMonitor(
+        model, to, positive("watch", "every", every), budget, positive("watch", "sequences", sequences)
+    )
 
 
-def _recurrent(model: nn.Module) -> Iterator[tuple[str, Watched]]:
-    """The outermost recurrent layers inside a model, by name."""
+def _recurrent(model: nn.Module) -> Iterator[tuple[str, nn.Module, str | None]]:
+    """The outermost recurrent layers inside a model: name, layer, and the reason if it cannot be sampled."""
     inside: set[nn.Module] = set()
     for name, module in model.named_modules():
-        if isinstance(module, Layer | nn.RNNBase) and module not in inside:
-            inside.update(module.modules())
-            yield name or type(module).__name__, module
+        if module in inside:
+            continue
+        reason = None
+        try:
+            as_layer("watch", module)
+        except TypeError:  # no recurrent layer
+            continue
+        except ValueError as error:
+            reason = str(error)
+        inside.update(module.modules())
+        yield name or type(module).__name__, module, reason

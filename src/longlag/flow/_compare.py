@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from longlag.flow._carousel import Carousel
+from longlag.flow._error_flow import ErrorFlow, draw_norms, error_flow, norm_axes
 from longlag.flow._result import Result
 from longlag.flow._style import COLOURS, DASHES, label_lines, new_figure, style
-from longlag.flow.cec import Carousel
-from longlag.flow.error import ErrorFlow, draw_norms, norm_axes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,26 +49,43 @@ class Comparison(Result):
         return figure
 
 
-def compare(flows: Mapping[str, ErrorFlow | Carousel], title: str = "Error flow") -> Comparison:
-    """Put error flows beside each other.
+def compare(
+    flows: Mapping[str, ErrorFlow | Carousel | nn.Module], x: Tensor | None = None, *, title: str = "Error flow"
+) -> Comparison:
+    """Put error flows beside each other: of layers on the same input, or as they were computed.
 
     Args:
-        flows: name -> `ErrorFlow`, or `Carousel`, which stands for the internal states under the cuts of 1997.
+        flows: name -> a layer, whose `error_flow` over x is taken; an `ErrorFlow`; or a `Carousel`, which shows the
+            internal states under the cuts of 1997.
+        x: the input of the layers, as in `error_flow`.
+        title: of the picture.
 
     >>> import torch, longlag as ll
     >>> from longlag import flow
     >>> x, lstm97 = torch.randn(30, 2, 3), ll.LSTM97(3, 2)
-    >>> found = flow.compare({"Elman": flow.error_flow(ll.Elman(3, 8), x), "LSTM-97": flow.carousel(lstm97, x)})
-    >>> found.flows["LSTM-97"].regime
-    ['kept', 'kept']
+    >>> found = flow.compare({"Elman": ll.Elman(3, 8), "LSTM-97": flow.carousel(lstm97, x)}, x)
+    >>> found.flows["Elman"].regime, found.flows["LSTM-97"].regime
+    (['vanishing', 'vanishing'], ['kept', 'kept'])
     """
+    if not isinstance(flows, Mapping):
+        expected = "a dictionary of names and layers, ErrorFlows or Carousels"
+        raise TypeError(f"compare: flows must be {expected}, got {type(flows).__name__}")
     if not flows:
         raise ValueError("compare: flows must name at least one error flow, got none")
-    return Comparison({name: _as_flow(name, flow) for name, flow in flows.items()}, title)
+    if x is not None and not isinstance(x, Tensor):
+        raise TypeError(f"compare: x must be a tensor, got {type(x).__name__}")
+    return Comparison({name: _as_flow(name, flow, x) for name, flow in flows.items()}, title)
 
 
-def _as_flow(name: str, flow: ErrorFlow | Carousel) -> ErrorFlow:
+def _as_flow(name: str, flow: ErrorFlow | Carousel | nn.Module, x: Tensor | None) -> ErrorFlow:
     if isinstance(flow, ErrorFlow):
         return flow
-    log = flow.cut.abs().double().log().sort(-1, descending=True).values  # ∂s/∂s is diagonal under the cuts
-    return ErrorFlow(name, int(flow.lags[-1]), flow.lags, log, torch.zeros_like(log[..., 0]), "1", 0.0)
+    if isinstance(flow, Carousel):
+        log = flow.cut.abs().double().log().sort(-1, descending=True).values  # ∂s/∂s is diagonal under the cuts
+        return ErrorFlow(name, int(flow.lags[-1]), flow.lags, log, torch.zeros_like(log[..., 0]), "1", 0.0)
+    if not isinstance(flow, nn.Module):
+        expected = "a layer, an ErrorFlow or a Carousel"
+        raise TypeError(f"compare: flows[{name!r}] must be {expected}, got {type(flow).__name__}")
+    if x is None:
+        raise TypeError(f"compare: x must be given, since flows[{name!r}] is a layer ({type(flow).__name__}), got None")
+    return error_flow(flow, x)

@@ -10,15 +10,15 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from longlag.flow._result import Result
-from longlag.flow._run import linearise, time_step
+from longlag.flow._run import Run, as_layer, linearise, time_step
 from longlag.flow._style import COLOURS, new_figure, style
-from longlag.layers import LSTM97, State
+from longlag.flow._threads import one_thread
+from longlag.layers import State
+from longlag.layers.units import FED_BACK, INPUT, NotLocal, UnitGraph, UnitGroup
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-Partials = dict[tuple[str, str], Tensor]
 
 
 @dataclass(frozen=True)
@@ -92,47 +92,54 @@ def carousel(network: nn.Module, x: Tensor, t: int | None = None, *, state: Stat
     >>> bool((found.cut == 1).all()), bool((found.full[20] == 1).all())
     (True, False)
     """
-    if not isinstance(network, LSTM97) or not network.blocks:
-        name = type(network).__name__
-        raise TypeError(f"carousel: cannot analyse {name}: it must be LSTM97 with at least one block")
+    graph, cells = _memory_cells(network)
     run = linearise("carousel", network, x, state)
     t = time_step("carousel", t, run.steps)
-    partials = cell_partials(network, run.x, run.states)
-    B, C, first = run.x.shape[1], network.cells, run.size - network.cells  # s stands last in the state
-    ds = run.eye()[:, :, first:]  # (B, n, C): column j is the error of s_j(t)
-    full = []
-    for q in range(t + 1):
-        # s acts directly, and through y_cell = y_og h(s), which stands just before it
-        full.append(ds[:, first:] + partials["y", "s"][t - q].unsqueeze(-1) * ds[:, first - C : first])
-        ds = run.pull(t - q, ds)[0]
-    matrices = torch.stack(full).mT  # (Q, B, C, C): ∂s_j(t)/∂s_m(t−q)
+    names, sizes = run.spec.names, run.spec.sizes
+    start = sum(sizes[: names.index("s")])
+    rows = slice(start, start + cells.units)
+    ds, full = run.eye()[:, :, rows], []  # (B, n, C): column j is the error of s_j(t)
+    with one_thread(run.size):
+        partials = _partials(graph, cells, run)
+        for q in range(t + 1):
+            # s(t−q) = s(t−q−1) + …, so the error of s(t−q), that through y_cell(t−q) included, is what arrives at
+            # s(t−q−1) while all that is fed back is constant
+            ds = run.pull(t - q, ds)[0]
+            full.append(ds[:, rows])
+        matrices = torch.stack(full).mT  # (Q, B, C, C): ∂s_j(t)/∂s_m(t−q)
+        full_norm = torch.linalg.matrix_norm(matrices, 2)
     kept = partials["s", "s"][: t + 1].flip(0)  # lag 0 first
-    cut = torch.cat([torch.ones(1, B, C).to(kept), kept[:-1].cumprod(0)])  # [LSTM-97 4 CEC]
+    cut = torch.cat([torch.ones_like(kept[:1]), kept[:-1].cumprod(0)])  # [LSTM-97 4 CEC]
     return Carousel(
         torch.arange(t + 1),
         cut.cpu(),
         matrices.diagonal(dim1=-2, dim2=-1).cpu(),
-        torch.linalg.matrix_norm(matrices, 2).cpu(),
+        full_norm.cpu(),
         partials["y", "s"][t].cpu(),
         partials["s", "a"][: t + 1].flip(0).cpu(),
         partials["s", "i"][: t + 1].flip(0).cpu(),
     )
 
 
-def cell_partials(network: LSTM97, x: Tensor, states: Tensor) -> Partials:
-    """Partials of the memory cells along a run, each (T, B, C); gates i and o are shared by a block.
+def _memory_cells(network: nn.Module) -> tuple[UnitGraph, UnitGroup]:
+    """The units of a network under the cuts of 1997, and its memory cells among them."""
+    try:
+        graph = as_layer("carousel", network).local_units(cut=True)
+    except NotLocal:
+        graph = None
+    for group in graph.groups if graph is not None else ():
+        if group.loop == ("s",) and group.cell.jacobian["s", "s"] == 1 and {"i", "a"} <= set(group.cell.gates):
+            return graph, group
+    name = type(network).__name__
+    raise TypeError(f"carousel: cannot analyse {name}: it must be LSTM97 with at least one block")
 
-    x (T, B, I); states (T + 1, B, R + C) = [y; s] before, between and after the steps.
-    """
-    from longlag.cells import memory_cell
 
-    w, b = network.weights()
-    net = linear(x, w[:, : network.input_size], b)
-    y, s = states[:-1].split([states.shape[-1] - network.cells, network.cells], -1)
-    if network.recurrent:
-        net = net + linear(y, w[:, network.input_size :])
-    _, ig, og, a = net.split(list(network.sections.values()), -1)
-    ig, og = (gate.repeat_interleave(network.block_size, -1) for gate in (ig, og))
-    cell = memory_cell(network.g, network.h, network.output_gates)
-    values = cell.partials(ig, a, *([og] if network.output_gates else []), s)
-    return {key: torch.as_tensor(value, dtype=x.dtype, device=x.device).expand_as(a) for key, value in values.items()}
+def _partials(graph: UnitGraph, cells: UnitGroup, run: Run) -> dict[tuple[str, str], Tensor]:
+    """Partials of the memory cells along a run, each (T, B, C)."""
+    past, fed_back = graph.split(run.spec.unflatten(run.states[:-1].flatten(0, 1)))
+    x, (s,), (W, b, _) = run.x.flatten(0, 1), past[cells.name], cells.weights()
+    sources = {INPUT: x, FED_BACK: fed_back}
+    net = linear(torch.cat([sources[name] for name in cells.reads], -1), W, b)
+    shape = (run.steps, -1, cells.units)
+    values = cells.cell.partials(*cells.gates(net), s)
+    return {key: torch.as_tensor(value).to(s).expand_as(s).view(shape) for key, value in values.items()}

@@ -14,6 +14,7 @@ from longlag.flow import _krylov
 from longlag.flow._result import Result
 from longlag.flow._run import Run, linearise, time_step
 from longlag.flow._style import COLOURS, GREY, new_figure, style
+from longlag.flow._threads import one_thread
 from longlag.layers import Layer, State
 from longlag.layers.validation import one_of, positive
 
@@ -167,13 +168,13 @@ def error_flow(
         raise ValueError(f"error_flow: cannot analyse {name}: it has no state, nothing flows from step to step")
     t = time_step("error_flow", t, run.steps)
     chosen = _lags(lags, t, method)
-    if method == "exact":
-        log_singular, log_steps = _exact(run, t, chosen)
-        error = 0.0
-    else:
-        log_singular, log_steps = _probe(run, t, chosen, probes, tolerance, seed), None
-        error = tolerance
-    log_bound, bound_is = _bound(run.layer, chosen, log_singular, log_steps)
+    with one_thread(run.size):
+        if method == "exact":
+            log_singular, log_steps = _exact(run, t, chosen)
+        else:
+            log_singular, log_steps = _probe(run, t, chosen, probes, tolerance, seed), None
+        log_bound, bound_is = _bound(run.layer, chosen, log_singular, log_steps)
+    error = 0.0 if method == "exact" else tolerance
     return ErrorFlow(name, t, torch.tensor(chosen), log_singular.cpu(), log_bound.cpu(), bound_is, error)
 
 
@@ -223,68 +224,3 @@ def _bound(layer: Layer, lags: list[int], log_singular: Tensor, log_steps: Tenso
     if log_steps is not None:
         return log_steps, "Π ‖A‖ along the run"
     return torch.full_like(log_singular[..., 0], math.inf), "none: the weights alone give none"
-
-
-@dataclass(frozen=True)
-class Spectrum(Result):
-    """Spectral radius and norm of the step Jacobian along a run; both (S, B), at the steps ``times`` (S,)."""
-
-    name: str
-    times: Tensor
-    radius: Tensor
-    norm: Tensor
-
-    def columns(self) -> dict[str, Tensor]:
-        B = self.norm.shape[1]
-        return {
-            "step": self.times.repeat_interleave(B),
-            "sequence": torch.arange(B).repeat(len(self.times)),
-            "radius": self.radius.flatten(),
-            "norm": self.norm.flatten(),
-        }
-
-    def plot(self, axes: Axes | None = None) -> Figure:
-        with style():
-            if axes is None:
-                _, axes = new_figure()
-            assert axes is not None
-            for values, colour, label in (
-                (self.norm, COLOURS[0], "largest singular value"),
-                (self.radius, COLOURS[1], "spectral radius"),
-            ):
-                axes.plot(self.times, values.median(-1).values, color=colour, label=label)
-                axes.fill_between(self.times, values.amin(-1), values.amax(-1), color=colour, alpha=0.18, lw=0)
-            axes.axhline(1, color=GREY, lw=1, zorder=1)
-            axes.set_xlabel("step t")
-            axes.set_ylabel("of ∂state(t)/∂state(t−1)")
-            axes.set_title(f"Step Jacobian of {self.name}")
-            axes.legend(loc="best")
-        figure = axes.get_figure(root=True)
-        assert figure is not None
-        return figure
-
-
-@torch.no_grad()
-def spectrum(layer: nn.Module, x: Tensor, *, every: int = 1, state: State | None = None) -> Spectrum:
-    """Spectral radius and largest singular value of A(t) = ∂state(t)/∂state(t−1), at every ``every``-th step.
-
-    A radius below 1 does not exclude growth for a while: only the norm does, since A(t) need not be normal. [ELMAN 6]
-
-    Args:
-        layer, x, state: as in `error_flow`; every: O(n³) work is done once in so many steps.
-
-    >>> import torch, longlag as ll
-    >>> from longlag import flow
-    >>> found = flow.spectrum(ll.Elman(2, 5), torch.randn(20, 3, 2))
-    >>> found.radius.shape, bool((found.radius <= found.norm + 1e-6).all())
-    (torch.Size([20, 3]), True)
-    """
-    positive("spectrum", "every", every)
-    run = linearise("spectrum", layer, x, state)
-    if not run.size:
-        raise ValueError(f"spectrum: cannot analyse {type(layer).__name__}: it has no state")
-    times = torch.arange(0, run.steps, every)
-    jacobians = [run.jacobian(int(t)) for t in times]
-    radius = torch.stack([torch.linalg.eigvals(A).abs().amax(-1) for A in jacobians])
-    norm = torch.stack([torch.linalg.matrix_norm(A, 2) for A in jacobians])
-    return Spectrum(type(layer).__name__, times, radius.cpu(), norm.cpu())

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from longlag.flow._result import Result
 from longlag.flow._style import COLOURS, DASHES, new_figure, style
+from longlag.flow._threads import one_thread
 from longlag.layers import LSTM97
 from longlag.layers.validation import positive
 from longlag.tasks import Task
@@ -33,7 +34,7 @@ class Drift(Result):
         state: (K, U) mean |s| over sequences and cells.
         largest: (K, U) largest |s|.
         bound: (K, U) largest sup|g| Σ_t y_ig(t), which no |s| exceeds. [LSTM-97 4 drift]
-        slope: (K, U) mean h′(s): what is left of an error that enters a cell, relative to h′(0).
+        slope: (K, U) mean h′(s)/h′(0), the factor by which an error shrinks when it enters a cell.
         gate: (K, U) mean y_ig.
         loss: (K, U) mean ½ Σ (y − target)².
     """
@@ -87,13 +88,13 @@ def drift(
     learning_rate: float = 0.5,
     seed: int = 0,
 ) -> Drift:
-    """Train copies of a network that differ in the bias of their input gates; watch their internal states.
+    """Train copies of a network that differ in the bias of their input gates; record their internal states.
 
     Learning is gradient descent with the truncated gradient of 1997: the fed-back activations are constants.
     [LSTM-97 3.4]
 
     Args:
-        network: `LSTM97` with biased gates and outputs; it stays as it is.
+        network: `LSTM97` with biased gates and output units; copies are trained, the network itself is not.
         task: one that scores the end of its sequences, such as ``tasks.Multiplication(50)``.
         biases: initial input-gate biases, one copy each; the other weights and the data are the same.
         updates, batch, learning_rate: of the training; seed: of the data.
@@ -112,7 +113,8 @@ def drift(
     biases = tuple(float(b) for b in biases)
     positive("drift", "updates", updates)
     positive("drift", "batch", batch)
-    rows = [_train(network, task, bias, updates, batch, learning_rate, seed) for bias in biases]
+    with one_thread(network.state_spec.size):
+        rows = [_train(network, task, bias, updates, batch, learning_rate, seed) for bias in biases]
     state, largest, bound, slope, gate, loss = torch.stack(rows).movedim(-1, 0)
     return Drift(biases, state, largest, bound, slope, gate, loss)
 
