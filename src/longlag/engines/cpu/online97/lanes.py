@@ -23,7 +23,7 @@ from longlag.engines.cpu.simd.functions import intrinsic
 from longlag.engines.cpu.simd.vector import Vector, rearranged
 
 # Numba keeps a kernel on disk as long as the kernel's own file is unchanged; this ties it to its pieces as well.
-FILES = [Path(__file__).with_name("functions.py"), *sorted(Path(__file__).parent.glob("online97*.py"))]
+FILES = [*sorted(Path(__file__).parent.glob("*.py")), *sorted(Path(__file__).parents[1].glob("simd/*.py"))]
 SOURCE = zlib.crc32(b"".join(path.read_bytes() for path in FILES))
 
 
