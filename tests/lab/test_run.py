@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -228,3 +229,47 @@ def test_the_small_command_line(tmp_path, capsys, monkeypatch):
         (run,) = store.runs()
     assert run["command"] == f"python -m longlag.lab --jobs 1 --out {tmp_path.name}"
     assert json.dumps(run)
+
+
+def children(pid):
+    """Process ids of the children of a process (Linux)."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if fields[1] == str(pid):
+            found.append(int(stat.parent.name))
+    return found
+
+
+def alive(pid):
+    """Is a process running? A zombie that nobody has collected is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads Linux's process table")
+def test_workers_end_when_the_parent_is_killed(tmp_path):
+    """A7: after a SIGKILL of `reproduce` its worker processes notice within seconds, even in the middle of a trial."""
+    words = [sys.executable, "-m", "longlag.lab", "--profile", "paper", "--experiment", "4 T=1000/fit", "--experiment", "6a"]
+    words += ["--trials", "4", "--jobs", "2", "--out", str(tmp_path)]
+    with subprocess.Popen(words, env={**os.environ, "PYTHONPATH": SOURCE}, stdout=subprocess.PIPE, text=True) as run:
+        workers = []
+        try:
+            assert "6a/text seed" in run.stdout.readline()  # a trial of minutes and one of a fraction of a second
+            workers = children(run.pid)
+            assert len(workers) >= 2
+            run.send_signal(signal.SIGKILL)
+            run.wait()
+            until = time.monotonic() + 10
+            while any(map(alive, workers)) and time.monotonic() < until:
+                time.sleep(0.1)
+            assert not [pid for pid in workers if alive(pid)]
+        finally:
+            run.kill()
+            for pid in filter(alive, workers):
+                os.kill(pid, signal.SIGKILL)
