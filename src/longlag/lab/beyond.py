@@ -72,24 +72,29 @@ def parity(T: int = 500) -> Experiment:
     )  # fmt: skip
 
 
-def guessed(experiment: Experiment, learner: GuessingLearner, stop: TrainingSetCriterion, claim: Claim) -> Experiment:
+def guessed(
+    experiment: Experiment, learner: GuessingLearner, stop: TrainingSetCriterion, claim: Claim, cap: int = 1_000_000
+) -> Experiment:
     """The task of an experiment by random weight guessing."""
+    note = (
+        f"Weights from ±100, hidden units: {learner.hidden}. A net sees the training sequences up to its first wrong "
+    )
+    note += f"one; these are counted. Success: all {stop.size} training sequences within {stop.bound:g}. Cap {cap:,}."
     return replace(
         experiment,
-        number="guessing",
+        number="guessing" if experiment.table else experiment.number,
         name=f"{experiment.name} by guessing",
         reading="text",
         table=None,
         learner=learner,
         stop=stop,
-        cap=2_000_000,
+        cap=cap,
         trials=30,
         paper=(Figures(None, (("guesses", ""),)),),
         weights="",
         success=None,
         claim=claim,
-        note=f"Weights from ±100, hidden units: {learner.hidden}. A net sees the training sequences up to its first wrong "
-        f"one; these are counted. Success: all {stop.size} training sequences within {stop.bound:g}. Cap 2,000,000.",
+        note=note,
         method="guessing",
     )
 
@@ -105,7 +110,8 @@ def parity_guessing(T: int = 500) -> Experiment:
 def delayed_xor_guessing(T: int = 100) -> Experiment:
     """Delayed XOR by random weight guessing: the question that the claim about LSTM raises."""
     says = "The paper does not say whether guessing solves delayed XOR; if it does, the network is not the obstacle."
-    return guessed(delayed_xor(T), GuessingLearner(2, 2, 1), TrainingSetCriterion(0.1), Claim(LIMITS, says, "succeeds"))
+    claim = Claim(LIMITS, says, "succeeds")
+    return guessed(delayed_xor(T), GuessingLearner(2, 2, 1), TrainingSetCriterion(0.1), claim, cap=2_000_000)
 
 
 def two_sequence_guessing(variant: Literal["a", "c"] = "a") -> Experiment:

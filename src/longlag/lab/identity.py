@@ -8,7 +8,7 @@ fingerprint of the code that made them (see `fingerprint`), so such records are 
 import json
 import math
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any
+from typing import Any, cast
 
 from longlag import tasks
 
@@ -36,7 +36,7 @@ def kind_of(value: Any) -> str:
 
 def described(value: Any) -> Any:
     """A value as plain data: dataclasses by kind and changed fields, whole floats as ints, tuples as lists."""
-    if is_dataclass(value) and not isinstance(value, type):
+    if is_dataclass(value):
         changed = {f.name: getattr(value, f.name) for f in fields(value) if getattr(value, f.name) != default(f)}
         return {"kind": kind_of(value), **described(changed)}
     if isinstance(value, dict):
@@ -45,7 +45,7 @@ def described(value: Any) -> Any:
         return [described(each) for each in value]
     if value is None or isinstance(value, bool | str | int):
         return value
-    number = float(value)  # floats, and NumPy's numbers
+    number = float(cast(float, value))  # floats, and NumPy's numbers
     return int(number) if number.is_integer() else number if math.isfinite(number) else repr(number)
 
 
