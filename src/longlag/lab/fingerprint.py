@@ -21,12 +21,13 @@ def file_of(module: str) -> Path | None:
 
 
 def imported(tree: ast.Module) -> Iterator[str]:
-    """Modules of ours that a module imports; "from a import b" may mean the module a.b."""
+    """Modules of ours that a module imports; "from a import b" means the module a.b if there is one, else a."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            names = [f"{node.module}", *(f"{node.module}.{alias.name}" for alias in node.names)]
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [name if file_of(name) else f"{node.module}" for name in names]
         else:
             continue
         yield from (name for name in names if name.startswith("longlag."))
