@@ -14,12 +14,12 @@ import pytest
 
 from longlag.lab import __main__ as command
 from longlag.lab import hs97
-from longlag.lab.experiment import Goal, Window
+from longlag.lab.criteria import Goal, WindowCriterion
 from longlag.lab.run import reproduce, wanted_jobs
 from longlag.lab.store import Store
 from longlag.lab.trials import trial
 
-FOUR = replace(hs97.experiment_4(100, "fit"), stop=Window(0.3, (Goal("", 18),), 100, 32), cap=500, trials=3)
+FOUR = replace(hs97.experiment_4(100, "fit"), stop=WindowCriterion(0.3, (Goal("", 18),), 100, 32), cap=500, trials=3)
 LONG = replace(FOUR, name="long", cap=800, trials=2)
 SOURCE = str(Path(hs97.__file__).parents[2])
 
@@ -136,6 +136,8 @@ for _ in range(20):
         assert store.aside is None
         counts.append(store.count())
 reproduce([experiment], folder, jobs=1)
+with Store(folder) as store:
+    assert sum(run["trials"] for run in store.runs()) == 100, "killed runs count with what they had finished"
 print(kills, *counts)
 """
 
@@ -156,7 +158,7 @@ def test_killed_at_twenty_moments_it_goes_on_where_it_was(tmp_path):
     with Store(tmp_path / "store") as store, Store(tmp_path / "whole") as whole:
         assert store.count() == 100
         assert store.seeds(experiment) == set(range(1000, 1100))
-        rows = "SELECT experiment, reading, settings, seed, version, record FROM trials ORDER BY seed"
+        rows = "SELECT experiment, reading, settings, seed, code, record FROM trials ORDER BY seed"
         assert store.connection.execute(rows).fetchall() == whole.connection.execute(rows).fetchall()
 
 
@@ -194,10 +196,10 @@ def test_a_real_sigint_keeps_what_is_done(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"trials": 0}, "reproduce: trials must be a positive int, got 0"),
-        ({"trials": -3}, "reproduce: trials must be a positive int, got -3"),
-        ({"jobs": 0}, "reproduce: jobs must be a positive int, got 0"),
-        ({"seed": -1}, "reproduce: seed must be a non-negative int, got -1"),
+        ({"trials": 0}, "reproduce: trials must be an int of at least 1, got 0"),
+        ({"trials": -3}, "reproduce: trials must be an int of at least 1, got -3"),
+        ({"jobs": 0}, "reproduce: jobs must be an int of at least 1, got 0"),
+        ({"seed": -1}, "reproduce: seed must be an int of at least 0, got -1"),
         ({"backend": "slurm"}, r"reproduce: backend must be one of \('local', 'dask', 'ray'\), got 'slurm'"),
     ],
 )
@@ -255,7 +257,17 @@ def alive(pid):
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads Linux's process table")
 def test_workers_end_when_the_parent_is_killed(tmp_path):
     """A7: after a SIGKILL of `reproduce` its worker processes notice within seconds, even in the middle of a trial."""
-    words = [sys.executable, "-m", "longlag.lab", "--profile", "paper", "--experiment", "4 T=1000/fit", "--experiment", "6a"]
+    words = [
+        sys.executable,
+        "-m",
+        "longlag.lab",
+        "--profile",
+        "paper",
+        "--experiment",
+        "4 T=1000/fit",
+        "--experiment",
+        "6a",
+    ]
     words += ["--trials", "4", "--jobs", "2", "--out", str(tmp_path)]
     with subprocess.Popen(words, env={**os.environ, "PYTHONPATH": SOURCE}, stdout=subprocess.PIPE, text=True) as run:
         workers = []

@@ -10,13 +10,13 @@ import pytest
 
 from longlag import report
 from longlag.lab import hs97
-from longlag.lab.experiment import Goal, Window
+from longlag.lab.criteria import Goal, WindowCriterion
 from longlag.lab.profiles import paper
 from longlag.lab.run import reproduce
 from longlag.lab.store import Store, StoreError
 from longlag.lab.trials import Reached, Record, trial
 from longlag.report import svg
-from longlag.report.rows import row_of, rows_of, verdict
+from longlag.report.verdicts import row_of, rows_of, verdict
 
 SIX, FIVE = hs97.experiment_6(2), hs97.experiment_5()
 
@@ -106,7 +106,9 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A store with three trials of 4 and one failed one of 6a, by easy criteria."""
-    four = replace(hs97.experiment_4(100, "fit"), stop=Window(0.3, (Goal("", 18),), 100, 32), cap=900, trials=3)
+    four = replace(
+        hs97.experiment_4(100, "fit"), stop=WindowCriterion(0.3, (Goal("", 18),), 100, 32), cap=900, trials=3
+    )
     six = replace(SIX, cap=200, trials=1)
     place = tmp_path_factory.mktemp("lab")
     reproduce([four, six], place, jobs=1, command="longlag reproduce <b>")
