@@ -87,7 +87,7 @@ def test_learned_weights_stay_and_new_ones_are_those_drawn():
 def test_blocks_are_added_where_the_layer_adds_them(hidden, gates):
     """The same rows and columns as `LSTM97.add_block`: weights that stay are found at the same places."""
     part = Architecture(3, 1, 2, 2, hidden_units=hidden, output_gates=gates)
-    layer = ll.LSTM97(3, blocks=1, block_size=2, output_size=2, hidden_size=hidden, output_gates=gates)
+    layer = ll.LSTM97(3, blocks=1, block_size=2, output_size=2, hidden_units=hidden, output_gates=gates)
     old = {name: value.detach().clone() for name, value in layer.named_parameters()}
     layer.add_block()
     new = {name: value.detach() for name, value in layer.named_parameters()}

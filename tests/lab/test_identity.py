@@ -127,7 +127,8 @@ def old_store(folder, rows):
 @pytest.mark.parametrize(
     ("experiment", "key"),
     [
-        (hs97.experiment_6(2), "28eb88e993cb28d9"), (hs97.experiment_2a("text"), "a9fe3f9974891755"), (hs97.experiment_2a("fit"), "91a18bc6140a4a4b"),
+        (hs97.experiment_6(2), "28eb88e993cb28d9"), (hs97.experiment_2a("text"), "a9fe3f9974891755"),
+        (hs97.experiment_2a("fit"), "91a18bc6140a4a4b"),
         (hs97.experiment_1(3, 2, 0.5, "fit"), "ece4fc36c2235c1c"), (hs97.plain_1("ELM", 15), "3073d0fb34208387"),
     ],
     ids=lambda value: getattr(value, "label", ""),

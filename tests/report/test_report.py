@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 
 from longlag import report
-from longlag.lab import hs97
+from longlag.lab import beyond, hs97
 from longlag.lab.criteria import Goal, WindowCriterion
-from longlag.lab.profiles import paper
+from longlag.lab.profiles import everything, paper
 from longlag.lab.run import reproduce
 from longlag.lab.store import Store, StoreError
 from longlag.lab.trials import Reached, Record, trial
 from longlag.report import svg
-from longlag.report.verdicts import row_of, rows_of, verdict
+from longlag.report.claims import claim_verdict
+from longlag.report.collect import merged
+from longlag.report.verdicts import Result, Row, paper_rows, row_of, rows_of, verdict
+from longlag.report.words import title
 
 SIX, FIVE = hs97.experiment_6(2), hs97.experiment_5()
 
@@ -65,7 +68,7 @@ def test_a_row_counts_its_stage():
         record(2, ("n_seq=140", 600_000, 200)),
         record(3),
     ]
-    first, second = row_of(FIVE, records, 0), row_of(FIVE, records, 1)
+    first, second = row_of(Result(FIVE, records), 0), row_of(Result(FIVE, records), 1)
     assert (first.successes, second.successes, first.trials) == (2, 1, 3)
     assert (first.mean, second.mean) == (500_000, 900_000)
     assert first.test == (("wrong", "150.0 of 2560 (most 200)"), ("rmse", "0.02"))
@@ -74,10 +77,11 @@ def test_a_row_counts_its_stage():
 
 
 def test_no_row_is_left_out():
-    rows = rows_of([(e, []) for e in paper()])
-    assert {row.table for row in rows} == set(range(1, 10))
-    assert len(rows) == sum(len(e.paper) for e in paper()) + 2
-    assert {row.method for row in rows} == {"LSTM", "RTRL", "BPTT", "ELM", "RCC", "CH"}
+    rows = rows_of([Result(e, []) for e in everything()])
+    assert {row.table for row in rows} == set(range(10))
+    assert rows[-1].table == 0, "claims come last"
+    assert len(rows) == sum(len(e.paper) for e in everything()) + 2
+    assert {row.method for row in rows} == {"LSTM", "RTRL", "BPTT", "ELM", "RCC", "CH", "guessing"}
     assert all(row.verdict == "not run" for row in rows)
     assert all(row.reason for row in rows)
 
@@ -87,11 +91,12 @@ class Page(HTMLParser):
 
     def __init__(self):
         super().__init__()
-        self.open, self.tags, self.links, self.text = [], [], [], []
+        self.open, self.tags, self.links, self.ids, self.text = [], [], [], [], []
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
         self.links += [value for name, value in attrs if name in ("src", "href")]
+        self.ids += [value for name, value in attrs if name == "id"]
         if tag not in ("meta", "br", "polyline", "circle", "path", "rect"):
             self.open.append(tag)
 
@@ -125,7 +130,8 @@ def test_the_page_stands_alone(folder):
     page = Page()
     page.feed(text)
     assert page.open == []
-    assert page.links == []
+    assert page.links
+    assert set(page.links) <= {f"#{name}" for name in page.ids}, "links lead within the page"
     assert not re.search(r"url\(|@import|<script|https?://(?!www\.w3\.org/2000/svg)", text)
     words = " ".join(page.text)
     assert "longlag reproduce <b>" in words  # escaped, not interpreted
@@ -141,7 +147,8 @@ def test_markdown_and_csv_hold_the_rows(folder):
     place, experiments = folder
     report.write(place, experiments)
     lines = (place / "report.md").read_text(encoding="utf-8").splitlines()
-    assert lines[2].endswith(" 4 trials, seeds from 1000 on, 0 minutes of processor time together.")
+    assert lines[2].startswith("1 of the 2 rows of the paper's tables that were run come out. 2 rows have no trials")
+    assert lines[2].endswith(" 4 trials, seeds 1000 to 1002, 0 minutes of processor time together.")
     (four,) = [line for line in lines if line.startswith("| 4 T=100 ")]
     assert "3/3 = 100%" in four
     assert "74,000" in four
@@ -189,3 +196,135 @@ def test_a_damaged_store_makes_no_empty_report(tmp_path):
     ):
         report.write(tmp_path, [SIX])
     assert not (tmp_path / "report.html").exists()
+
+
+# ------------------------------------------------------------------------------------------------ rows of the paper
+
+
+def line(row, reading, word, goal="", table=2):
+    """A row of a report of which only what `paper_rows` reads matters."""
+    nothing = dict.fromkeys(Row.__dataclass_fields__, "")
+    return Row(**nothing | {"table": table, "paper_row": row, "goal": goal, "reading": reading, "verdict": word})
+
+
+def outcomes(*lines):
+    return [(found.name, found.goal, found.outcome) for found in paper_rows(lines)]
+
+
+def test_a_row_of_the_paper_comes_out_if_one_reading_does():
+    """D13: the headline counts rows of the paper, not readings."""
+    assert outcomes(line("a", "text", "not reproduced"), line("a", "fit", "faster")) == [("a", "", "comes out")]
+    assert outcomes(line("a", "text", "not reproduced"), line("a", "fit", "partly")) == [("a", "", "partly")]
+    assert outcomes(line("a", "text", "not reproduced"), line("a", "fit", "not run")) == [("a", "", "does not")]
+    assert outcomes(line("a", "text", "not run")) == [("a", "", "not run")]
+    assert outcomes(line("a", "text", "reproduced", "ST1"), line("a", "text", "partly", "ST2")) == [
+        ("a", "ST1", "comes out"), ("a", "ST2", "partly"),
+    ]  # fmt: skip
+    assert outcomes(line("claim", "text", "confirmed", table=0)) == []
+
+
+def test_a_row_of_several_learning_rates_needs_all_of_them():
+    good, bad = line("a", "text", "reproduced"), line("a", "text", "not reproduced")
+    assert outcomes(good, good, good) == [("a", "", "comes out")]
+    assert outcomes(good, bad, good) == [("a", "", "partly")]
+
+
+def test_the_paper_has_48_rows_of_which_46_can_be_run():
+    rows = rows_of([Result(e, []) for e in paper()])
+    names = {(found.table, found.name) for found in paper_rows(rows)}
+    assert len(paper_rows(rows)) == 48
+    assert {(2, "2a RTRL p=10 lr=1 to 10"), (2, "2a BPTT p=100 lr=1 to 10"), (2, "2a RTRL p=4 lr=10")} <= names
+
+
+def test_codes_are_said_in_words():
+    for e in everything():
+        for goal in e.stop.goals:
+            words = title(e.number, e.name, goal.name)
+            assert words
+            assert "=" not in words or e.claim
+    assert title("2c", "2c q=50 p=20") == "lag of at least 50 steps, 20 distractor symbols"
+    assert title("1", "1 ELM hidden=15") == "Elman's net, 15 hidden units"
+    assert title("5", "5 T=100", "n_seq=13") == "at least 100 steps, fewer than 13 of the last 2,000 sequences wrong"
+    assert title("6b", "6b") == "order of three symbols"
+
+
+# ------------------------------------------------------------------------------------------------ claims
+
+
+@pytest.mark.parametrize(
+    ("experiment", "ours", "other", "word"),
+    [
+        (beyond.parity(), [], [], "confirmed"), (beyond.parity(), [5] * 6, [], "contradicted"),
+        (beyond.parity(), [5], [], "undecided"), (beyond.parity_guessing(), [5] * 6, [], "confirmed"),
+        (beyond.parity_guessing(), [], [], "contradicted"), (beyond.parity_guessing(), [5] * 4, [], "undecided"),
+        (beyond.without_output_gates(), [], [100] * 6, "confirmed"),
+        (beyond.without_output_gates(), [100] * 10, [90, 110] * 5, "undecided"),
+        (beyond.without_output_gates(), [50] * 10, [100] * 10, "contradicted"),
+        (beyond.two_sequence_guessing("a"), [50] * 10, [100] * 10, "confirmed"),
+        (beyond.two_sequence_guessing("a"), [], [], "undecided"),
+    ],
+)  # fmt: skip
+def test_claims(experiment, ours, other, word):
+    assert claim_verdict(experiment, ours, 10, other, 10)[0] == word
+
+
+def test_claims_give_reasons():
+    found = claim_verdict(beyond.without_output_gates(), [], 20, [3000] * 16, 30)
+    assert found[1].startswith(
+        "0 of 20 trials succeed within 100,000 sequences. Compared with 1 3x2 lr=0.5/fit: 16 of 30"
+    )
+    assert claim_verdict(beyond.parity(), [], 0, [], 0) == ("not run", "No trial in this store.")
+    assert claim_verdict(beyond.without_output_gates(), [], 5, [], 0)[0] == "not run"
+
+
+def test_a_claim_is_compared_with_trials_of_the_same_code(tmp_path):
+    claim, table = beyond.without_output_gates(), hs97.experiment_1(3, 2, 0.5, "fit")
+
+    def done(experiment, seed, sequences):
+        return Record(experiment.name, "fit", seed, True, sequences, [Reached("", sequences, {})], [(sequences, 0.1)])
+
+    with Store(tmp_path, code="old") as store:
+        for seed in range(2000, 2009):
+            store.add(table, done(table, seed, 11), 1.0, "here")
+    with Store(tmp_path, code="new") as store:
+        store.add(claim, done(claim, 4000, 50), 1.0, "here")
+        store.add(table, done(table, 4000, 22), 1.0, "here")
+    rows = {(row.name, row.reading): row for row in report.rows(tmp_path, (claim, table))}
+    assert "1 of 1 trials succeed, after 22 sequences" in rows[claim.name, "fit"].reason
+    assert rows[table.name, "fit"].trials == 9, "the code with the most trials is reported"
+    assert (rows[table.name, "fit"].code, rows[claim.name, "fit"].code) == ("old", "new")
+
+
+# ------------------------------------------------------------------------------------------------ where it comes from
+
+
+def test_the_runs_listed_account_for_every_trial(folder):
+    """D13: what no run accounts for is said."""
+    place, experiments = folder
+    text = report.write(place, experiments)[1].read_text(encoding="utf-8")
+    assert "longlag reproduce <b>`: 4 trials" in text
+    assert "runs whose command is not known" not in text
+    with Store(place) as store:
+        store.connection.execute("UPDATE trials SET run = NULL WHERE seed = 1001")
+    text = report.write(place, experiments)[1].read_text(encoding="utf-8")
+    with Store(place) as store:
+        store.connection.execute("UPDATE trials SET run = 1")
+    assert "1 more trials come from runs whose command is not known" in text
+
+
+def test_a_run_that_went_on_is_listed_once():
+    first = {"command": "a", "code": "x", "trials": 3, "seconds": 5.0, "ended": "1"}
+    runs = [first, first | {"code": "y"}, first | {"trials": 4, "seconds": 1.0, "ended": "2"}]
+    assert merged(runs) == (first | {"trials": 7, "seconds": 6.0, "ended": "2"}, first | {"code": "y"})
+
+
+def test_other_code_is_named(folder):
+    place, experiments = folder
+    with Store(place) as store:
+        code = store.code
+        store.connection.execute("UPDATE trials SET code = 'longlag 0.0' WHERE experiment = '6a'")
+    text = report.write(place, experiments)[0].read_text(encoding="utf-8")
+    with Store(place) as store:
+        store.connection.execute("UPDATE trials SET code = ?", (code,))
+    assert "1 of the trials reported were made by code longlag 0.0." in text
+    assert f"3 of the trials reported were made by code {code}." in text

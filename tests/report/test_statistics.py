@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from longlag.report.statistics import bootstrap, fewer, wilson
+from longlag.report.statistics import bootstrap, fewer, smaller, wilson
 
 
 @pytest.mark.parametrize(("k", "n"), [(0, 1), (1, 1), (0, 10), (3, 10), (10, 10), (29, 30)])
@@ -38,3 +38,20 @@ def test_bootstrap_covers_and_repeats():
     assert high - low == pytest.approx(2 * 1.96 * values.std() / np.sqrt(40), rel=0.1)
     assert bootstrap([1.0], np.mean) is None
     assert bootstrap([2.0, 2.0], np.median) == (2.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [([1, 2, 3, 4], [2.5, 6, 7, 8, 9]), ([5, 5, np.inf], [1, 2, np.inf, np.inf]), ([3] * 6, [3] * 5 + [4])],
+)
+def test_smaller_is_scipys(first, second):
+    """Failures are infinite; scipy ranks large numbers alike."""
+    a, b = (np.where(np.isinf(values), 1e9, values) for values in (first, second))
+    wanted = stats.mannwhitneyu(a, b, alternative="less", method="asymptotic").pvalue
+    np.testing.assert_allclose(smaller(first, second), wanted, rtol=1e-9)
+
+
+def test_smaller_of_all_alike_and_of_nothing():
+    assert smaller([np.inf, np.inf], [np.inf]) == 1.0
+    with pytest.raises(ValueError, match="smaller: both samples must have values, got 0 and 2"):
+        smaller([], [1, 2])

@@ -138,10 +138,11 @@ class Store:
         return found
 
     def codes(self, experiment: Experiment, seed: int = 0) -> dict[str, int]:
-        """Fingerprint -> number of trials of an experiment from a seed on; this code first, then the most trials."""
+        """Fingerprint -> trials of an experiment from a seed on. First this code, then the most trials, then the oldest."""
         where = "experiment = ? AND reading = ? AND settings = ? AND seed >= ?"
         key = (experiment.name, experiment.reading, experiment.settings, seed)
-        text = f"SELECT code, count(*) FROM trials WHERE {where} GROUP BY code ORDER BY code != ?, count(*) DESC, code"
+        order = "code != ?, count(*) DESC, min(finished), code"
+        text = f"SELECT code, count(*) FROM trials WHERE {where} GROUP BY code ORDER BY {order}"
         return dict(self.connection.execute(text, (*key, self.code)).fetchall())
 
     def seeds(self, experiment: Experiment) -> set[int]:
@@ -165,6 +166,12 @@ class Store:
     def count(self) -> int:
         """Trials in the file, whatever code made them."""
         return self.connection.execute("SELECT count(*) FROM trials").fetchone()[0]
+
+    def unnoted(self) -> int:
+        """Trials that no run accounts for: longlag 0.1 noted a run at its end, so a killed run left only its trials."""
+        alone = self.connection.execute("SELECT count(*) FROM trials WHERE run IS NULL").fetchone()[0]
+        rows = self.connection.execute("SELECT facts FROM runs")
+        return max(0, alone - sum(json.loads(facts).get("trials", 0) for (facts,) in rows))
 
     def foreign(self) -> int:
         """Trials in the file that other code made."""

@@ -18,7 +18,7 @@ class Collection:
     results: tuple[Result, ...]
     runs: tuple[dict[str, Any], ...]
     seconds: float  # of processor time
-    code: str  # fingerprint of the code that reports
+    unnoted: int  # trials in the store that no run accounts for
 
     @property
     def trials(self) -> int:
@@ -26,11 +26,11 @@ class Collection:
         return sum(len(result.records) for result in self.results)
 
     @property
-    def foreign(self) -> dict[str, int]:
-        """Code -> trials reported, of code other than this."""
+    def codes(self) -> dict[str, int]:
+        """Fingerprint of the code that made trials -> how many of them are reported."""
         counts: dict[str, int] = {}
         for result in self.results:
-            if result.records and result.code != self.code:
+            if result.records:
                 counts[result.code] = counts.get(result.code, 0) + len(result.records)
         return counts
 
@@ -47,11 +47,6 @@ class Collection:
     def took(self) -> str:
         """One sentence about all of it."""
         return f"{self.trials:,} trials, {self.seeds}, {self.seconds / 60:,.0f} minutes of processor time together."
-
-    @property
-    def unnoted(self) -> int:
-        """Trials reported beyond those of the runs listed."""
-        return max(0, self.trials - sum(run["trials"] for run in self.runs))
 
 
 def merged(runs: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
@@ -81,12 +76,17 @@ def result_of(store: Store, experiment: Experiment, seed: int, known: dict[str, 
     return Result(experiment, records, code, compared)
 
 
-def collect(folder: str | Path, experiments: Sequence[Experiment], seed: int = FIRST_SEED) -> Collection:
-    """The results in a folder, from a seed on; lower seeds were for choosing settings."""
-    with Store(folder) as store:
+def collect(
+    folder: str | Path, experiments: Sequence[Experiment], seed: int = FIRST_SEED, code: str | None = None
+) -> Collection:
+    """The results in a folder, from a seed on; lower seeds were for choosing settings.
+
+    code: fingerprint of the code whose trials are preferred, by default this code.
+    """
+    with Store(folder, code) as store:
         if store.aside:
             raise StoreError(f"report: {store.path.name} could not be read; it is kept as {store.aside.name}")
         known = {e.label: e for e in (*paper(), *experiments)}
         results = tuple(result_of(store, e, seed, known) for e in experiments)
         seconds = sum(store.seconds(r.experiment, seed, r.code) for r in results)
-        return Collection(results, merged(store.runs()), seconds, store.code)
+        return Collection(results, merged(store.runs()), seconds, store.unnoted())

@@ -77,12 +77,15 @@ def rows(folder: str | Path, experiments: Sequence[Experiment], seed: int = FIRS
     return rows_of(collect(folder, experiments, seed).results)
 
 
-def write(folder: str | Path, experiments: Sequence[Experiment], seed: int = FIRST_SEED) -> list[Path]:
+def write(
+    folder: str | Path, experiments: Sequence[Experiment], seed: int = FIRST_SEED, code: str | None = None
+) -> list[Path]:
     """Make report.html, report.md and report.csv from the store in a folder; rows without trials say so.
 
-    seed: only trials from this seed on are reported; lower ones were for choosing settings.
+    seed: only trials from this seed on are reported; lower ones were for choosing settings. code: fingerprint of the
+    code whose trials are preferred, by default this code; an experiment it did not run shows trials of other code.
     """
-    collection = collect(folder, experiments, seed)
+    collection = collect(folder, experiments, seed, code)
     lines = rows_of(collection.results)
     paper = paper_rows(lines)
     texts = {

@@ -76,13 +76,14 @@ def made(collection: Collection) -> list[str]:
 
 
 def provenance(collection: Collection) -> list[str]:
-    """Which trials no run accounts for, and which were made by other code."""
+    """Which trials no run accounts for, and which code made the trials."""
     lines = []
     if collection.unnoted:
-        lines.append(f"{collection.unnoted} more trials come from runs whose command is not known: longlag 0.1 noted a "
-                     "run only at its end, so runs that were killed left their trials but no command.")  # fmt: skip
-    for code, trials in collection.foreign.items():
-        lines.append(f"{trials:,} of the trials were made by other code than that which wrote this report: {code}.")
+        lost = "longlag 0.1 noted a run only at its end, so runs that were killed left their trials but no command"
+        lines.append(f"{collection.unnoted} more trials come from runs whose command is not known: {lost}.")
+    lines += [
+        f"{trials:,} of the trials reported were made by code {code}." for code, trials in collection.codes.items()
+    ]
     return lines
 
 
