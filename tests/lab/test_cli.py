@@ -64,7 +64,7 @@ def test_experiments_are_listed_with_the_papers_figures():
         (["report"], "out must be a folder with results, got"),
     ],
 )
-def test_mistakes_are_told_in_a_sentence(tmp_path, words, message):
+def test_mistakes_end_in_a_sentence(tmp_path, words, message):
     done = call(*words, "--out", tmp_path / "out")
     assert done.exit_code == 2
     assert message in done.output
@@ -81,7 +81,7 @@ def test_a_file_as_folder(tmp_path):
 
 
 @pytest.mark.usefixtures("easy")
-def test_an_interrupt_is_told_in_a_sentence(tmp_path, monkeypatch):
+def test_an_interrupt_ends_in_a_sentence(tmp_path, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 

@@ -29,17 +29,17 @@ def records(folder, *experiments):
         return [store.records(e) for e in experiments]
 
 
-def test_trials_are_computed_once_and_told_after_the_commit(tmp_path):
-    told = []
+def test_trials_are_computed_once_and_announced_after_the_commit(tmp_path):
+    announced = []
 
     def announce(progress):
-        with Store(tmp_path) as other:  # another connection sees what is told
+        with Store(tmp_path) as other:  # another connection sees what is announced
             assert progress.record in other.records(progress.experiment)
-        told.append((progress.experiment.name, progress.record.seed, progress.done, progress.wanted))
+        announced.append((progress.experiment.name, progress.record.seed, progress.done, progress.wanted))
 
     outcome = reproduce([FOUR, LONG], tmp_path, jobs=1, announce=announce)
     assert (outcome.computed, outcome.known) == (5, 0)
-    assert told == [
+    assert announced == [
         ("long", 1000, 1, 2),
         ("4 T=100", 1000, 1, 3),
         ("long", 1001, 2, 2),
@@ -55,7 +55,7 @@ def test_trials_are_computed_once_and_told_after_the_commit(tmp_path):
         assert [run["trials"] for run in store.runs()] == [5, 1]
 
 
-def test_a_store_moved_aside_is_told(tmp_path):
+def test_a_store_moved_aside_is_reported(tmp_path):
     (tmp_path / "results.sqlite").write_bytes(b"no store" * 1000)
     said = []
     reproduce([LONG], tmp_path, jobs=1, say=said.append)

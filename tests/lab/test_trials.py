@@ -124,7 +124,7 @@ def test_no_success_by_the_cap():
 
 
 class Answers:
-    """A model that is wrong where it is told to be; counts what it was asked."""
+    """A model that is wrong at the given places; it counts the sequences it was tested on."""
 
     def __init__(self, wrong):
         self.wrong, self.asked = wrong, 0

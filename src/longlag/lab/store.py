@@ -138,7 +138,7 @@ class Store:
         return found
 
     def codes(self, experiment: Experiment, seed: int = 0) -> dict[str, int]:
-        """Fingerprint -> trials of an experiment from a seed on. First this code, then the most trials, then the oldest."""
+        """Fingerprint -> trials of an experiment from a seed on; first this code, then the most trials, the oldest."""
         where = "experiment = ? AND reading = ? AND settings = ? AND seed >= ?"
         key = (experiment.name, experiment.reading, experiment.settings, seed)
         order = "code != ?, count(*) DESC, min(finished), code"

@@ -1,4 +1,4 @@
-"""Verdicts on what the paper says without figures: confirmed, contradicted, undecided."""
+"""Verdicts on what the paper says without figures: confirmed, contradicted, undecided; measured where it is silent."""
 
 import math
 from collections.abc import Sequence
@@ -6,44 +6,72 @@ from collections.abc import Sequence
 import numpy as np
 
 from longlag.lab.experiment import Experiment
+from longlag.lab.trials import Record
 from longlag.report.statistics import smaller
 
 
-def summary(found: Sequence[int], trials: int) -> str:
+def summary(found: Sequence[int], trials: int, cap: int, what: str) -> str:
     """Successes and mean of some trials, in words."""
-    mean = f", after {np.mean(found):,.0f} sequences on average" if found else ""
-    return f"{len(found)} of {trials} trials succeed{mean}"
+    limit = "" if len(found) == trials else f" within {cap:,} sequences"
+    mean = f", {what} {np.mean(found):,.0f} sequences on average" if found else ""
+    return f"{len(found)} of {trials} trials succeed{limit}{mean}."
 
 
 def claim_verdict(
-    experiment: Experiment, found: Sequence[int], trials: int, other: Sequence[int], other_trials: int
+    experiment: Experiment,
+    found: Sequence[int],
+    trials: int,
+    other: Sequence[int],
+    other_trials: int,
+    what: str = "after",
 ) -> tuple[str, str]:
     """The verdict on a claim and its reason.
 
-    found, other: sequences until success of the experiment and of the one it is compared with. A comparison ranks all
-    trials by sequences until success, failures last (Mann and Whitney's test, one-sided, 5 %).
+    found, other: sequences until success of the experiment and of the one it is compared with; `what` they count. A
+    comparison ranks all trials by sequences, failures last (Mann and Whitney's test, one-sided, 5 %).
     """
     claim = experiment.claim
     assert claim is not None
     if trials == 0:
         return "not run", "No trial in this store."
-    ours = summary(found, trials)
-    limit = "" if len(found) == trials else f" within {experiment.cap:,} sequences"
-    theirs = f" Compared with {claim.against}: {summary(other, other_trials)}." if other_trials else ""
+    reason = summary(found, trials, experiment.cap, what)
+    if other_trials:
+        reason += f" Compared with {claim.against}: {summary(other, other_trials, experiment.cap, what)}"
+    if not claim.where:  # a question of ours
+        return "measured", reason
     if claim.expects in ("fails", "succeeds"):
         rate = len(found) / trials
         good, bad = (rate == 0, rate > 0.5) if claim.expects == "fails" else (rate > 0.5, rate == 0)
-        word = "confirmed" if good else "contradicted" if bad else "undecided"
-        return word, f"{ours}{limit}.{theirs}"
+        return "confirmed" if good else "contradicted" if bad else "undecided", reason
     if not other_trials:
-        return "not run", f"{ours}{limit}. No trial of {claim.against} in this store to compare with."
+        return "not run", f"{reason} No trial of {claim.against} in this store to compare with."
     mine, yours = ranked(found, trials), ranked(other, other_trials)
     faster, slower = smaller(mine, yours), smaller(yours, mine)
     wanted, opposite = (faster, slower) if claim.expects == "faster" else (slower, faster)
     word = "confirmed" if wanted < 0.05 else "contradicted" if opposite < 0.05 else "undecided"
-    return word, f"{ours}{limit}.{theirs} p = {wanted:.2g} for {claim.expects}."
+    return word, f"{reason} Is it {claim.expects}? p = {wanted:.2g}."
 
 
 def ranked(found: Sequence[int], trials: int) -> list[float]:
     """Sequences until success of all trials; infinity for a failure."""
     return [*map(float, found), *[math.inf] * (trials - len(found))]
+
+
+def last_stage(records: Sequence[Record], stages: int) -> list[int]:
+    """Sequences until success; where a trial has several stages, those of the last one alone."""
+    done = [record.reached for record in records if len(record.reached) == stages]
+    return [reached[-1].sequences - (reached[-2].sequences if stages > 1 else 0) for reached in done]
+
+
+def judged(
+    experiment: Experiment, stage: int, records: Sequence[Record], compared: Sequence[Record]
+) -> tuple[str, str]:
+    """The verdict on one stage of a claim's experiment: the claim is judged at the last stage."""
+    goals = experiment.stop.goals
+    if stage < len(goals) - 1:
+        found = [record.reached[stage].sequences for record in records if len(record.reached) > stage]
+        word = "measured" if records else "not run"
+        return word, summary(found, len(records), experiment.cap, "after") if records else "No trial in this store."
+    what = f"from {goals[-2].name} to {goals[-1].name} in" if len(goals) > 1 else "after"
+    ours, theirs = last_stage(records, len(goals)), last_stage(compared, len(goals))
+    return claim_verdict(experiment, ours, len(records), theirs, len(compared), what)

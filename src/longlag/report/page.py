@@ -58,10 +58,9 @@ def html(rows: Sequence[Row], paper: Sequence[PaperRow], collection: Collection)
 def kind(verdict: str) -> str:
     """The style class of a verdict or an outcome."""
     good = ("reproduced", "faster", "comes out", "confirmed")
-    middling = ("partly", "undecided")
-    return (
-        "good" if verdict in good else "middling" if verdict in middling else "none" if verdict == "not run" else "bad"
-    )
+    middling, none = ("partly", "undecided"), ("not run", "measured")
+    kinds = {"good": good, "middling": middling, "none": none}
+    return next((name for name, words in kinds.items() if verdict in words), "bad")
 
 
 def put(path: Path, content: str) -> Path:

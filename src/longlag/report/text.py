@@ -46,7 +46,7 @@ def headline(rows: Sequence[PaperRow]) -> str:
     run = [row for row in rows if row.outcome != "not run"]
     good = sum(row.outcome == "comes out" for row in run)
     missing = len(rows) - len(run)
-    rest = f" {missing} {'row has' if missing == 1 else 'rows have'} no trials here." if missing else ""
+    rest = f" {missing} {'row was' if missing == 1 else 'rows were'} not run." if missing else ""
     return f"{good} of the {len(run)} rows of the paper's tables that were run come out.{rest}"
 
 
@@ -59,7 +59,7 @@ def outcome(rows: Sequence[PaperRow], table: int) -> str:
 
 def confirmed(rows: Sequence[Row]) -> str:
     """How many claims beyond the tables are confirmed, in few words."""
-    run = [row for row in rows if row.table == BEYOND and row.trials]
+    run = [row for row in rows if row.table == BEYOND and row.verdict not in ("not run", "measured")]
     good = sum(row.verdict == "confirmed" for row in run)
     return f"{good} of {len(run)} claims confirmed" if run else "not run"
 

@@ -8,7 +8,7 @@ import numpy as np
 from longlag.lab.experiment import Experiment
 from longlag.lab.paper import table
 from longlag.lab.trials import Record
-from longlag.report.claims import claim_verdict
+from longlag.report.claims import judged
 from longlag.report.statistics import bootstrap, fewer, wilson
 from longlag.report.words import BEYOND, METHODS, reading_of, title
 
@@ -122,7 +122,7 @@ def row_of(result: Result, stage: int) -> Row:
         success = "some" if e.success is None else f"{e.success:g} %"
         after = f"{figures.after:,}" if figures.after is not None else "none"
     else:
-        word, reason = claim_verdict(e, found, n, afters(result.compared, stage), len(result.compared))
+        word, reason = judged(e, stage, records, result.compared)
         success = after = ""
     return Row(
         e.table or BEYOND, e.row or e.name, e.name, title(e.number, e.name, goal), e.method, goal, e.reading,
@@ -132,7 +132,7 @@ def row_of(result: Result, stage: int) -> Row:
         float(np.median(found)) if k else None, bootstrap(found, np.median),
         test_figures(records, stage, [name for name, _ in figures.test]),
         success, after, e.weights, figures.test if e.claim is None else (),
-        f"{e.claim.where}: {e.claim.says}" if e.claim else "",
+        f"{e.claim.where}: {e.claim.says}".removeprefix(": ") if e.claim else "",
         word, reason, result.code, tuple(found),
     )  # fmt: skip
 

@@ -22,7 +22,7 @@ PARTS = {
     "lr": "learning rate {}",
     "hidden": "{} hidden units",
     "T": "at least {} steps",
-    "N": "class told by the first {}",
+    "N": "class given by the first {}",
     "q": "lag of at least {} steps",
     "n_seq": "fewer than {} of the last 2,000 sequences wrong",
 }
@@ -43,13 +43,22 @@ def part(word: str, experiment: str) -> str:
 def title(number: str, name: str, goal: str = "") -> str:
     """An experiment in words.
 
-    >>> title("1", "1 3x2 lr=0.5"), title("4", "4 T=100")
-    ('LSTM, 3 blocks of 2, learning rate 0.5', 'at least 100 steps')
+    >>> title("1", "1 3x2 lr=0.5"), title("hidden units", "5 T=100 with 4 hidden units")
+    ('LSTM, 3 blocks of 2, learning rate 0.5', 'experiment 5, at least 100 steps, with 4 hidden units')
     """
-    words = name.removeprefix(f"{number} ").split() if name != number else []
-    if words and not all("=" in word or re.fullmatch(r"\d+x\d+|[A-Z]+", word) for word in words):
-        return name  # a claim: its name is a sentence
-    parts = [part(word, number) for word in words]
+    words = name.split()
+    experiment = words.pop(0) if re.fullmatch(r"\d[a-c]?", words[0]) else ""
+    parts = [f"experiment {experiment}"] if experiment and experiment != number else []
+    plain = ""  # words that are no codes stay together
+    for word in [*words, ""]:
+        is_code = "=" in word or re.fullmatch(r"\d+x\d+", word) or word in METHODS or word in ("RTRL", "BPTT")
+        if plain and (is_code or not word):
+            parts.append(plain)
+            plain = ""
+        if is_code:
+            parts.append(part(word, experiment))
+        elif word:
+            plain = f"{plain} {word}".strip()
     if number in ("1", "2a", "2b") and not any(word.isalpha() for word in words):
         parts.insert(0, "LSTM")
     if goal:
