@@ -10,7 +10,7 @@ from longlag.lab.experiment import Experiment
 from longlag.lab.profiles import FIRST_SEED
 from longlag.report import text
 from longlag.report.collect import Collection, collect
-from longlag.report.pictures import examples, learning_curves, spreads
+from longlag.report.pictures import examples, learning_curves, learns, spreads
 from longlag.report.verdicts import PaperRow, Result, Row, paper_rows, rows_of
 from longlag.report.words import BEYOND, TITLES
 
@@ -27,9 +27,9 @@ def deviations(results: Sequence[Result]) -> list[tuple[str, str, str]]:
 
 
 def names_by_table(results: Sequence[Result]) -> dict[int, list[str]]:
-    """Table -> experiments with curves."""
+    """Table -> experiments with learning curves."""
     names: dict[int, list[str]] = {}
-    for e in (result.experiment for result in results if result.records):
+    for e in (result.experiment for result in results if result.records and learns(result)):
         if e.name not in names.setdefault(e.table or BEYOND, []):
             names[e.table or BEYOND].append(e.name)
     return names

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from longlag.lab.experiment import Experiment
-from longlag.lab.learners import LSTM97Learner
+from longlag.lab.learners import GuessingLearner, LSTM97Learner
 from longlag.report import svg
 from longlag.report.verdicts import Result, Row
 from longlag.report.words import BEYOND, TITLES, title
@@ -12,10 +12,15 @@ from longlag.report.words import BEYOND, TITLES, title
 SYMBOLS = {"1": "BEPSTVX", "6a": "abcdEBXY", "6b": "abcdEBXY"}
 
 
+def learns(result: Result) -> bool:
+    """Does the learner learn from its errors? Guessing does not."""
+    return not isinstance(result.experiment.learner, GuessingLearner)
+
+
 def learning_curves(results: Sequence[Result]) -> dict[str, str]:
-    """Experiment name -> picture."""
+    """Experiment name -> picture, of those that learn."""
     pictures = {}
-    for name in dict.fromkeys(r.experiment.name for r in results if r.records):
+    for name in dict.fromkeys(r.experiment.name for r in results if r.records and learns(r)):
         same = [r for r in results if r.experiment.name == name and r.records]
         groups = {r.experiment.reading: [record.curve for record in r.records] for r in same}
         mean = same[0].experiment.paper[-1].after
