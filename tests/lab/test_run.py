@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from longlag.lab.criteria import Goal, WindowCriterion
 from longlag.lab.run import reproduce, wanted_jobs
 from longlag.lab.store import Store
 from longlag.lab.trials import trial
+from longlag.lab.workers import end_with
 
 FOUR = replace(hs97.experiment_4(100, "fit"), stop=WindowCriterion(0.3, (Goal("", 18),), 100, 32), cap=500, trials=3)
 LONG = replace(FOUR, name="long", cap=800, trials=2)
@@ -285,3 +287,9 @@ def test_workers_end_when_the_parent_is_killed(tmp_path):
             run.kill()
             for pid in filter(alive, workers):
                 os.kill(pid, signal.SIGKILL)
+
+
+def test_a_job_in_the_calling_process_watches_nobody():
+    before = threading.active_count()
+    end_with(os.getpid())
+    assert threading.active_count() == before

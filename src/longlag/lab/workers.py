@@ -43,7 +43,8 @@ def end_with(parent: int) -> None:
             time.sleep(0.5)
         os._exit(1)
 
-    threading.Thread(target=watch, daemon=True).start()
+    if os.getpid() != parent:  # joblib runs the jobs of a nested call in the calling process itself
+        threading.Thread(target=watch, daemon=True).start()
 
 
 def loaded(module: str, extra: str) -> Any:
@@ -64,8 +65,8 @@ def local(jobs: int, address: str | None = None) -> Iterator[Stream]:
     from joblib import Parallel, delayed
 
     def stream(todo: Sequence[Job]) -> Iterable[Done]:
-        # batch_size 1: a finished trial never waits for another one
-        options: dict[str, Any] = {"return_as": "generator_unordered", "batch_size": 1}
+        # batch_size 1: a finished trial never waits for another one; loky's workers are children of this process
+        options: dict[str, Any] = {"backend": "loky", "return_as": "generator_unordered", "batch_size": 1}
         parallel: Any = Parallel(n_jobs=jobs, **options)
         return parallel(delayed(work_below)(os.getpid(), job) for job in todo)
 
