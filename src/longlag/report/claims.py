@@ -9,6 +9,8 @@ from longlag.lab.experiment import Experiment
 from longlag.lab.trials import Record
 from longlag.report.statistics import smaller
 
+FEW = 5  # trials that decide nothing
+
 
 def summary(found: Sequence[int], trials: int, cap: int, what: str) -> str:
     """Successes and mean of some trials, in words."""
@@ -39,6 +41,8 @@ def claim_verdict(
         reason += f" Compared with {claim.against}: {summary(other, other_trials, experiment.cap, what)}"
     if not claim.where:  # a question of ours
         return "measured", reason
+    if trials < FEW:
+        return "undecided", f"{reason} Few trials."
     if claim.expects in ("fails", "succeeds"):
         rate = len(found) / trials
         good, bad = (rate == 0, rate > 0.5) if claim.expects == "fails" else (rate > 0.5, rate == 0)
