@@ -49,6 +49,11 @@ class Sweep:
         figure.savefig(path)
 
 
+def field_names(thing: Any) -> list[str]:
+    """The fields of a dataclass object; none of anything else."""
+    return [f.name for f in fields(thing)] if is_dataclass(thing) else []
+
+
 def with_field(thing: Any, field: str, value: Any) -> Any:
     """A copy with one field changed; "learner.network.blocks" reaches inside.
 
@@ -57,7 +62,7 @@ def with_field(thing: Any, field: str, value: Any) -> Any:
     0.25
     """
     name, _, rest = field.partition(".")
-    known = [f.name for f in fields(thing)] if is_dataclass(thing) else []
+    known = field_names(thing)
     if name not in known:
         raise ValueError(f"sweep: field must be one of {known} in {type(thing).__name__}, got {name!r}")
     return replace(thing, **{name: with_field(getattr(thing, name), rest, value) if rest else value})
