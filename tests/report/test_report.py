@@ -288,6 +288,15 @@ def test_the_fine_tuning_of_5_is_compared_alone():
     assert (first.mean, round(second.mean)) == (900_000, 950_004)
 
 
+def test_guessing_3a_is_compared_with_its_first_stage():
+    """Guessing has one stage, none of 256 wrong, which is ST1 of the experiment it is compared with."""
+    ours = [Record("x", "text", k, True, 70, [Reached("", 70, {"guesses": 5})], [(70, 0.1)]) for k in range(6)]
+    theirs = [record(k, ("ST1", 90, 1), ("ST2", 99, 1)) for k in range(6)]
+    found = row_of(Result(beyond.two_sequence_guessing("a"), ours, "", theirs), 0)
+    assert "Compared with 3a T=100 N=3/text: 6 of 6 trials succeed, after 90 sequences on average." in found.reason
+    assert found.test == (("guesses", "5"),)
+
+
 def test_a_claim_is_compared_with_trials_of_the_same_code(tmp_path):
     claim, table = beyond.without_output_gates(), hs97.experiment_1(3, 2, 0.5, "fit")
 

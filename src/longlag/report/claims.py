@@ -12,11 +12,10 @@ from longlag.report.statistics import smaller
 FEW = 5  # trials that decide nothing
 
 
-def summary(found: Sequence[int], trials: int, cap: int, what: str) -> str:
+def summary(found: Sequence[int], trials: int, what: str, limit: str = "") -> str:
     """Successes and mean of some trials, in words."""
-    limit = "" if len(found) == trials else f" within {cap:,} sequences"
     mean = f", {what} {np.mean(found):,.0f} sequences on average" if found else ""
-    return f"{len(found)} of {trials} trials succeed{limit}{mean}."
+    return f"{len(found)} of {trials} trials succeed{limit if len(found) < trials else ''}{mean}."
 
 
 def claim_verdict(
@@ -36,9 +35,9 @@ def claim_verdict(
     assert claim is not None
     if trials == 0:
         return "not run", "No trial in this store."
-    reason = summary(found, trials, experiment.cap, what)
+    reason = summary(found, trials, what, f" within {experiment.cap:,} sequences")
     if other_trials:
-        reason += f" Compared with {claim.against}: {summary(other, other_trials, experiment.cap, what)}"
+        reason += f" Compared with {claim.against}: {summary(other, other_trials, what)}"
     if not claim.where:  # a question of ours
         return "measured", reason
     if trials < FEW:
@@ -61,21 +60,26 @@ def ranked(found: Sequence[int], trials: int) -> list[float]:
     return [*map(float, found), *[math.inf] * (trials - len(found))]
 
 
-def last_stage(records: Sequence[Record], stages: int) -> list[int]:
-    """Sequences until success; where a trial has several stages, those of the last one alone."""
-    done = [record.reached for record in records if len(record.reached) == stages]
-    return [reached[-1].sequences - (reached[-2].sequences if stages > 1 else 0) for reached in done]
+def sequences(records: Sequence[Record], stage: int, alone: bool) -> list[int]:
+    """Sequences until a stage of the trials that reached it; alone: counted from the stage before."""
+    done = [record.reached for record in records if len(record.reached) > stage]
+    return [reached[stage].sequences - (reached[stage - 1].sequences if alone else 0) for reached in done]
 
 
 def judged(
     experiment: Experiment, stage: int, records: Sequence[Record], compared: Sequence[Record]
 ) -> tuple[str, str]:
-    """The verdict on one stage of a claim's experiment: the claim is judged at the last stage."""
+    """The verdict on one stage of a claim's experiment.
+
+    With several stages, the claim is about the last one alone. Trials are compared at the same stage.
+    """
     goals = experiment.stop.goals
     if stage < len(goals) - 1:
-        found = [record.reached[stage].sequences for record in records if len(record.reached) > stage]
-        word = "measured" if records else "not run"
-        return word, summary(found, len(records), experiment.cap, "after") if records else "No trial in this store."
-    what = f"from {goals[-2].name} to {goals[-1].name} in" if len(goals) > 1 else "after"
-    ours, theirs = last_stage(records, len(goals)), last_stage(compared, len(goals))
+        found = sequences(records, stage, alone=False)
+        return (
+            ("measured", summary(found, len(records), "after")) if records else ("not run", "No trial in this store.")
+        )
+    alone = len(goals) > 1
+    what = f"from {goals[-2].name} to {goals[-1].name} in" if alone else "after"
+    ours, theirs = (sequences(each, stage, alone) for each in (records, compared))
     return claim_verdict(experiment, ours, len(records), theirs, len(compared), what)

@@ -86,7 +86,7 @@ def spread(rows: Sequence[tuple[str, str, Sequence[float], float | None]], title
     """
     values = [v for _, _, found, paper in rows for v in (*found, *((paper,) if paper else ()))]
     low, high = log10(min(values)) - 0.08, log10(max(values)) + 0.08
-    left, step = max(152, min(250, 6 * max(len(name) for name, *_ in rows))), 22
+    left, step = max(152, min(270, 6 * max(len(name) for name, *_ in rows))), 22
     bottom = 12 + step * len(rows)
 
     def place(v: float) -> float:

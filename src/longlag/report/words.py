@@ -71,4 +71,4 @@ def reading_of(experiment: Experiment) -> str:
     """A reading in words."""
     if experiment.reading == "text":
         return "as the text says" if experiment.table else "settings of the text"
-    return "nearest to the paper's figures (fit)"
+    return "nearest to the paper's figures (fit)" if experiment.table else "settings of the fit"
