@@ -19,6 +19,7 @@ from typing import Any
 
 from longlag.lab.experiment import Experiment
 from longlag.lab.hs97 import experiment_1, experiment_2a, experiment_2b, experiment_4, experiment_6
+from longlag.lab.learners import Construction
 from longlag.lab.run import reproduce
 from longlag.lab.store import Store
 from longlag.lab.sweeps import with_field
@@ -34,7 +35,7 @@ TOGETHER: dict[str, tuple[str, ...]] = {
     "lr": ("learner.lr",),
     "biases": ("learner.biases",),
     "output": ("learner.network.output",),
-    "cell added after": ("learner.grow",),
+    "cell added after": ("learner.construction",),
     "h": ("learner.network.h",),
     "g": ("learner.network.g",),
     "input gates": ("learner.input_gate_bias",),
@@ -42,6 +43,8 @@ TOGETHER: dict[str, tuple[str, ...]] = {
     "first pair": ("task.first",),
     "tested every": ("stop.every",),
 }
+STALLED = Construction(start=0, window=100, patience=1)
+ADDED = tuple(Construction(start=0, after=n) for n in (100, 300, 1000, 3000, 10_000))
 GATES, ALL = ("ig", "og"), ("ig", "og", "cell", "out")
 QUESTIONS: dict[str, tuple[Callable[[], Experiment], Axes]] = {
     "1 3x2": (lambda: experiment_1(3, 2, 0.5), {
@@ -54,11 +57,11 @@ QUESTIONS: dict[str, tuple[Callable[[], Experiment], Axes]] = {
         "lr": (0.1, 0.5), "biases": (GATES, ALL),
     }),
     "2a": (experiment_2a, {
-        "update": ("sequence", "step"), "cell added after": (100, 300, 1000, 3000, 10_000, "plateau"),
+        "update": ("sequence", "step"), "cell added after": (*ADDED, STALLED),
         "g": ("logistic", "4s-2", "2s-1"), "h": ("identity", "2s-1"), "lr": (0.1, 0.3, 1.0, 2.0), "reach": (0.2, 0.05),
     }),
     "2b": (experiment_2b, {
-        "update": ("sequence", "step"), "cell added after": (100, 300, 1000, 3000, 10_000, "plateau"),
+        "update": ("sequence", "step"), "cell added after": (*ADDED, STALLED),
         "g": ("logistic", "4s-2", "2s-1"), "h": ("identity", "2s-1"), "lr": (0.1, 0.3, 1.0, 2.0), "reach": (0.2, 0.05),
     }),
     "4 T=500": (lambda: experiment_4(500, "fit"), {
@@ -134,6 +137,11 @@ def run(
     return lines
 
 
+def shown(value: Any) -> Any:
+    """A value as the CSV has it: of a construction only when the cell is added."""
+    return (value.after or "plateau") if isinstance(value, Construction) else value
+
+
 def write(path: Path, lines: Sequence[dict[str, Any]]) -> None:
     """All lines, best first within each question."""
     heads = ("question", "seeds", "successes", "trials", "mean", "paper", "cap", "values")
@@ -141,7 +149,7 @@ def write(path: Path, lines: Sequence[dict[str, Any]]) -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(heads)
         for line in sorted(lines, key=lambda line: (line["question"], line["seeds"] != "fresh", rank(line))):
-            values = "; ".join(f"{axis} = {value}" for axis, value in line["values"].items())
+            values = "; ".join(f"{axis} = {shown(value)}" for axis, value in line["values"].items())
             mean = "" if line["mean"] is None else round(line["mean"])
             writer.writerow([*(line[head] for head in heads[:4]), mean, line["paper"], line["cap"], values])
 

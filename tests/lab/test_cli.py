@@ -9,11 +9,11 @@ from typer.testing import CliRunner
 from longlag.cli import app
 from longlag.cli.lab import progress
 from longlag.lab import hs97, profiles, run
-from longlag.lab.experiment import Goal, Window
+from longlag.lab.criteria import Goal, WindowCriterion
 from longlag.lab.store import Store
 from longlag.lab.trials import Record
 
-FOUR = replace(hs97.experiment_4(100, "fit"), stop=Window(0.3, (Goal("", 18),), 100, 32), cap=900, trials=2)
+FOUR = replace(hs97.experiment_4(100, "fit"), stop=WindowCriterion(0.3, (Goal("", 18),), 100, 32), cap=900, trials=2)
 
 
 def call(*words):
@@ -47,22 +47,24 @@ def test_reproduce_prints_a_table_and_writes_a_report(tmp_path):
 
 def test_experiments_are_listed_with_the_papers_figures():
     lines = call("experiments").output.splitlines()
-    assert len(lines) == len(profiles.paper()) + 1
+    assert len(lines) == len(profiles.everything()) + 1
     (adding,) = [line for line in lines if line.startswith("4 T=1000 ") and " text " in line]
     assert adding.split() == ["4", "T=1000", "text", "7", "93", "10", "1,706,000", "100", "%,", "853,000"]
+    (limit,) = [line for line in lines if line.startswith("parity T=500 ") and "guessing" not in line]
+    assert limit.endswith("Section 6, limitations: fails")
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["reproduce", "-e", "6c"], "got '6c'; did you mean"),
-        (["reproduce", "--profile", "fast"], "profile must be one of ('quick', 'paper'), got 'fast'"),
-        (["reproduce", "--trials", 0], "trials must be a positive int, got 0"),
+        (["reproduce", "--profile", "fast"], "profile must be one of ('quick', 'paper', 'beyond', 'all'), got 'fast'"),
+        (["reproduce", "--trials", 0], "trials must be an int of at least 1, got 0"),
         (["reproduce", "--backend", "slurm"], "backend must be one of ('local', 'dask', 'ray'), got 'slurm'"),
         (["report"], "out must be a folder with results, got"),
     ],
 )
-def test_mistakes_are_told_in_a_sentence(tmp_path, words, message):
+def test_mistakes_end_in_a_sentence(tmp_path, words, message):
     done = call(*words, "--out", tmp_path / "out")
     assert done.exit_code == 2
     assert message in done.output
@@ -79,7 +81,7 @@ def test_a_file_as_folder(tmp_path):
 
 
 @pytest.mark.usefixtures("easy")
-def test_an_interrupt_is_told_in_a_sentence(tmp_path, monkeypatch):
+def test_an_interrupt_ends_in_a_sentence(tmp_path, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from longlag.engines.cpu.online97.network import Network
 from longlag.lab import hs97
-from longlag.lab.experiment import Memory
+from longlag.lab.learners import Architecture, LSTM97Learner
 from longlag.lab.paper import row, table
 from longlag.lab.profiles import PROFILES, paper, quick, select
 
@@ -54,7 +53,7 @@ def test_a_fit_differs_and_says_how_and_a_text_does_not():
             (text,) = [other for other in EVERY if (other.name, other.reading) == (e.name, "text")]
             assert text.learner != e.learner
             assert (text.task, text.stop, text.paper, text.trials) == (e.task, e.stop, e.paper, e.trials)
-            assert text.key != e.key
+            assert text.settings != e.settings
 
 
 def test_the_settings_of_the_conditions_table():
@@ -83,9 +82,9 @@ def test_quick_covers_every_experiment():
 
 def test_the_key_depends_on_settings_only():
     e = hs97.experiment_4(100)
-    assert replace(e, trials=3, departs="x", note="y").key == e.key
-    assert replace(e, cap=e.cap + 1).key != e.key
-    assert replace(e, learner=replace(e.learner, lr=0.25)).key != e.key
+    assert replace(e, trials=3, departs="x", note="y").settings == e.settings
+    assert replace(e, cap=e.cap + 1).settings != e.settings
+    assert replace(e, learner=replace(e.learner, lr=0.25)).settings != e.settings
 
 
 def test_selection():
@@ -93,9 +92,9 @@ def test_selection():
     assert select("paper") == EVERY
     with pytest.raises(ValueError, match=r"experiment must be one of quick's, got '6c'; did you mean .*'6a'"):
         select("quick", ["6c"])
-    with pytest.raises(ValueError, match=r"profile must be one of \('quick', 'paper'\), got 'fast'"):
+    with pytest.raises(ValueError, match=r"profile must be one of \('quick', 'paper', 'beyond', 'all'\), got 'fast'"):
         select("fast")
-    assert set(PROFILES) == {"quick", "paper"}
+    assert set(PROFILES) == {"quick", "paper", "beyond", "all"}
 
 
 def test_bad_arguments():
@@ -107,7 +106,9 @@ def test_bad_arguments():
         hs97.experiment_4(200)
     with pytest.raises(LookupError, match="got 3 for"):
         row(7, weights=93)
-    with pytest.raises(ValueError, match=r"Memory: input_gate_bias must have one value per block \(2\), got \(-1.0,\)"):
-        Memory(Network(2, 2, 2, 1), (), 0.1, 0.5, (-1.0,))
-    with pytest.raises(ValueError, match="Memory: lr must be positive, got 0"):
-        Memory(Network(2, 2, 2, 1), (), 0.1, 0)
+    with pytest.raises(
+        ValueError, match=r"LSTM97Learner: input_gate_bias must have one value per block \(2\), got \(-1.0,\)"
+    ):
+        LSTM97Learner(Architecture(2, 2, 2, 1), ("ig",), 0.1, 0.5, (-1.0,))
+    with pytest.raises(ValueError, match="LSTM97Learner: lr must be positive, got 0"):
+        LSTM97Learner(Architecture(2, 2, 2, 1), (), 0.1, 0)

@@ -6,14 +6,15 @@ import torch
 
 import longlag as ll
 from longlag.lab import plain_cpu
-from longlag.lab.experiment import Plain
-from longlag.lab.models import PlainModel, build
+from longlag.lab.learners import PlainLearner
+from longlag.lab.models import PlainModel
+from longlag.lab.trials import build
 from longlag.tasks import EmbeddedReber, NoiseFree
 
 NETS = {
-    "fully recurrent": Plain(7, 3, 7, "rtrl", 0.1, readout=False),
-    "one hidden unit": Plain(7, 1, 7, "bptt", 0.1, direct=True),
-    "elman's": Plain(7, 5, 7, "elman", 0.1),
+    "fully recurrent": PlainLearner(7, 3, 7, "rtrl", 0.1, readout=False),
+    "one hidden unit": PlainLearner(7, 1, 7, "bptt", 0.1, direct=True),
+    "elman's": PlainLearner(7, 5, 7, "elman", 0.1),
 }
 every_net = pytest.mark.parametrize("learner", NETS.values(), ids=NETS)
 

@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +15,13 @@ import pytest
 
 from longlag.lab import __main__ as command
 from longlag.lab import hs97
-from longlag.lab.experiment import Goal, Window
+from longlag.lab.criteria import Goal, WindowCriterion
 from longlag.lab.run import reproduce, wanted_jobs
 from longlag.lab.store import Store
 from longlag.lab.trials import trial
+from longlag.lab.workers import end_with
 
-FOUR = replace(hs97.experiment_4(100, "fit"), stop=Window(0.3, (Goal("", 18),), 100, 32), cap=500, trials=3)
+FOUR = replace(hs97.experiment_4(100, "fit"), stop=WindowCriterion(0.3, (Goal("", 18),), 100, 32), cap=500, trials=3)
 LONG = replace(FOUR, name="long", cap=800, trials=2)
 SOURCE = str(Path(hs97.__file__).parents[2])
 
@@ -28,17 +31,17 @@ def records(folder, *experiments):
         return [store.records(e) for e in experiments]
 
 
-def test_trials_are_computed_once_and_told_after_the_commit(tmp_path):
-    told = []
+def test_trials_are_computed_once_and_announced_after_the_commit(tmp_path):
+    announced = []
 
     def announce(progress):
-        with Store(tmp_path) as other:  # another connection sees what is told
+        with Store(tmp_path) as other:  # another connection sees what is announced
             assert progress.record in other.records(progress.experiment)
-        told.append((progress.experiment.name, progress.record.seed, progress.done, progress.wanted))
+        announced.append((progress.experiment.name, progress.record.seed, progress.done, progress.wanted))
 
     outcome = reproduce([FOUR, LONG], tmp_path, jobs=1, announce=announce)
     assert (outcome.computed, outcome.known) == (5, 0)
-    assert told == [
+    assert announced == [
         ("long", 1000, 1, 2),
         ("4 T=100", 1000, 1, 3),
         ("long", 1001, 2, 2),
@@ -54,7 +57,7 @@ def test_trials_are_computed_once_and_told_after_the_commit(tmp_path):
         assert [run["trials"] for run in store.runs()] == [5, 1]
 
 
-def test_a_store_moved_aside_is_told(tmp_path):
+def test_a_store_moved_aside_is_reported(tmp_path):
     (tmp_path / "results.sqlite").write_bytes(b"no store" * 1000)
     said = []
     reproduce([LONG], tmp_path, jobs=1, say=said.append)
@@ -135,6 +138,8 @@ for _ in range(20):
         assert store.aside is None
         counts.append(store.count())
 reproduce([experiment], folder, jobs=1)
+with Store(folder) as store:
+    assert sum(run["trials"] for run in store.runs()) == 100, "killed runs count with what they had finished"
 print(kills, *counts)
 """
 
@@ -155,7 +160,7 @@ def test_killed_at_twenty_moments_it_goes_on_where_it_was(tmp_path):
     with Store(tmp_path / "store") as store, Store(tmp_path / "whole") as whole:
         assert store.count() == 100
         assert store.seeds(experiment) == set(range(1000, 1100))
-        rows = "SELECT experiment, reading, settings, seed, version, record FROM trials ORDER BY seed"
+        rows = "SELECT experiment, reading, settings, seed, code, record FROM trials ORDER BY seed"
         assert store.connection.execute(rows).fetchall() == whole.connection.execute(rows).fetchall()
 
 
@@ -193,10 +198,10 @@ def test_a_real_sigint_keeps_what_is_done(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"trials": 0}, "reproduce: trials must be a positive int, got 0"),
-        ({"trials": -3}, "reproduce: trials must be a positive int, got -3"),
-        ({"jobs": 0}, "reproduce: jobs must be a positive int, got 0"),
-        ({"seed": -1}, "reproduce: seed must be a non-negative int, got -1"),
+        ({"trials": 0}, "reproduce: trials must be an int of at least 1, got 0"),
+        ({"trials": -3}, "reproduce: trials must be an int of at least 1, got -3"),
+        ({"jobs": 0}, "reproduce: jobs must be an int of at least 1, got 0"),
+        ({"seed": -1}, "reproduce: seed must be an int of at least 0, got -1"),
         ({"backend": "slurm"}, r"reproduce: backend must be one of \('local', 'dask', 'ray'\), got 'slurm'"),
     ],
 )
@@ -228,3 +233,63 @@ def test_the_small_command_line(tmp_path, capsys, monkeypatch):
         (run,) = store.runs()
     assert run["command"] == f"python -m longlag.lab --jobs 1 --out {tmp_path.name}"
     assert json.dumps(run)
+
+
+def children(pid):
+    """Process ids of the children of a process (Linux)."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if fields[1] == str(pid):
+            found.append(int(stat.parent.name))
+    return found
+
+
+def alive(pid):
+    """Is a process running? A zombie that nobody has collected is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads Linux's process table")
+def test_workers_end_when_the_parent_is_killed(tmp_path):
+    """A7: after a SIGKILL of `reproduce` its worker processes notice within seconds, even in the middle of a trial."""
+    words = [
+        sys.executable,
+        "-m",
+        "longlag.lab",
+        "--profile",
+        "paper",
+        "--experiment",
+        "4 T=1000/fit",
+        "--experiment",
+        "6a",
+    ]
+    words += ["--trials", "4", "--jobs", "2", "--out", str(tmp_path)]
+    with subprocess.Popen(words, env={**os.environ, "PYTHONPATH": SOURCE}, stdout=subprocess.PIPE, text=True) as run:
+        workers = []
+        try:
+            assert "6a/text seed" in run.stdout.readline()  # a trial of minutes and one of a fraction of a second
+            workers = children(run.pid)
+            assert len(workers) >= 2
+            run.send_signal(signal.SIGKILL)
+            run.wait()
+            until = time.monotonic() + 10
+            while any(map(alive, workers)) and time.monotonic() < until:
+                time.sleep(0.1)
+            assert not [pid for pid in workers if alive(pid)]
+        finally:
+            run.kill()
+            for pid in filter(alive, workers):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_a_job_in_the_calling_process_watches_nobody():
+    before = threading.active_count()
+    end_with(os.getpid())
+    assert threading.active_count() == before

@@ -36,15 +36,23 @@ def test_what_is_added_comes_back_once_by_seed(tmp_path):
         assert (store.count(), store.aside) == (4, None)
 
 
-def test_other_settings_and_other_versions_are_other_trials(tmp_path):
+def test_other_settings_and_other_code_make_other_trials(tmp_path):
     with Store(tmp_path) as store:
         add(store, SIX, 1)
         assert store.seeds(replace(SIX, cap=SIX.cap + 1)) == set()
         assert store.seeds(replace(SIX, trials=7)) == {1}
-    with Store(tmp_path, version="9.9.9") as store:
+    with Store(tmp_path, code="other") as store:
         assert store.seeds(SIX) == set()
-        add(store, SIX, 1)
-        assert store.count() == 2
+        assert store.foreign() == 1
+        add(store, SIX, 1, 7)
+        add(store, SIX, 2, 7)
+        assert store.count() == 3
+    with Store(tmp_path) as store:
+        assert store.codes(SIX) == {store.code: 1, "other": 2}
+        assert list(store.codes(SIX)) == [store.code, "other"], "this code first"
+        assert list(store.codes(SIX, seed=2)) == ["other"]
+        assert [r.sequences for r in store.records(SIX)] == [100]
+        assert [r.sequences for r in store.records(SIX, "other")] == [7, 7]
 
 
 def contents(path):
@@ -124,7 +132,7 @@ def test_a_full_disk_loses_nothing(tmp_path):
         assert store.records(SIX)[-1] == record(SIX, 500)
 
 
-def test_a_second_run_may_be_told_not_to_wait(tmp_path):
+def test_a_second_run_may_be_asked_not_to_wait(tmp_path):
     with Store(tmp_path) as first, Store(tmp_path) as second:
         with first.lock(), pytest.raises(StoreError, match="is in use by another run; wait for it or choose another"):
             second.lock(patience=0.3).__enter__()
@@ -132,28 +140,33 @@ def test_a_second_run_may_be_told_not_to_wait(tmp_path):
             pass
 
 
-def test_waiting_is_told_and_ends(tmp_path):
-    told, entered = threading.Event(), threading.Event()
+def test_waiting_is_announced_and_ends(tmp_path):
+    announced, entered = threading.Event(), threading.Event()
     with Store(tmp_path) as store:
 
         def second():
-            with Store(tmp_path) as other, other.lock(told.set):
+            with Store(tmp_path) as other, other.lock(announced.set):
                 entered.set()
 
         with store.lock():
             thread = threading.Thread(target=second)
             thread.start()
-            assert told.wait(10)
+            assert announced.wait(10)
             assert not entered.is_set()
         thread.join(10)
     assert entered.is_set()
 
 
-def test_runs_are_noted(tmp_path):
+def test_runs_are_known_by_the_trials_they_finished(tmp_path):
     with Store(tmp_path) as store:
-        store.note_run({"command": "a"})
-        store.note_run({"command": "b"})
-        assert [run["command"] for run in store.runs()] == ["a", "b"]
+        store.begin_run({"command": "a"})
+        add(store, SIX, 1)
+        add(store, SIX, 2)
+        store.begin_run({"command": "nothing"})
+        store.begin_run({"command": "b"})
+        add(store, SIX, 3)
+        assert [(run["command"], run["trials"]) for run in store.runs()] == [("a", 2), ("b", 1)]
+        assert all(0 <= run["seconds"] < 60 for run in store.runs())
 
 
 def test_a_store_in_use_is_not_taken_for_a_damaged_one(tmp_path, monkeypatch):

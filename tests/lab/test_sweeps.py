@@ -6,11 +6,11 @@ import pytest
 
 from longlag import lab
 from longlag.lab import hs97
-from longlag.lab.experiment import Goal, Window
+from longlag.lab.criteria import Goal, WindowCriterion
 from longlag.lab.sweeps import Sweep, sweep, with_field
 from longlag.lab.trials import Record, trial
 
-FOUR = replace(hs97.experiment_4(100, "fit"), stop=Window(0.3, (Goal("", 18),), 100, 32), cap=400)
+FOUR = replace(hs97.experiment_4(100, "fit"), stop=WindowCriterion(0.3, (Goal("", 18),), 100, 32), cap=400)
 
 
 def test_a_field_however_deep():
@@ -18,7 +18,7 @@ def test_a_field_however_deep():
     deep = with_field(FOUR, "learner.network.output", "logistic")
     assert deep.learner.network.output == "logistic"
     assert with_field(deep, "learner.network.output", "linear") == FOUR
-    with pytest.raises(ValueError, match=r"sweep: field must be one of \['network', .* in Memory, got 'rate'"):
+    with pytest.raises(ValueError, match=r"sweep: field must be one of \['network', .* in LSTM97Learner, got 'rate'"):
         with_field(FOUR, "learner.rate", 1)
     with pytest.raises(ValueError, match=r"sweep: field must be one of .* in float, got 'x'"):
         with_field(FOUR, "learner.lr.x", 1)
@@ -57,3 +57,13 @@ def test_the_laboratory_loads_its_kernels_late():
     assert lab.trial is trial
     with pytest.raises(AttributeError, match="has no attribute 'swoop'"):
         lab.swoop  # noqa: B018
+
+
+@pytest.mark.parametrize("experiment", [hs97.experiment_1(3, 2, 0.5), FOUR], ids=["gate biases given", "random biases"])
+def test_output_gates_may_be_swept(tmp_path, experiment):
+    """D15: a network without output gates has no biases of theirs, whatever `biases` names."""
+    experiment = replace(experiment, cap=300)
+    found = sweep(experiment, "learner.network.output_gates", [True, False], tmp_path, trials=1, jobs=1)
+    assert found.records[0] != found.records[1]
+    shapes = with_field(experiment, "learner.network.output_gates", False).learner.shapes()
+    assert not [name for name in shapes if name.endswith("_og")]

@@ -7,14 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longlag.engines.cpu.online97 import train as online97
-from longlag.lab import hs97
+from longlag.lab import beyond, hs97
+from longlag.lab.criteria import Goal, TestCriterion, WindowCriterion
 from longlag.lab.example import activity, inner_life
-from longlag.lab.experiment import Goal, Test, Window
-from longlag.lab.models import GrowingModel, MemoryModel, build, failed, initial_weights
+from longlag.lab.models import LSTM97Model, SequenceErrors, initial_weights
 from longlag.lab.trials import (
     Record,
-    Run,
+    TrialState,
     first_hit,
     follow_test,
     follow_window,
@@ -30,7 +29,7 @@ EASY = Goal("", 14, 0.16)  # reached within a few hundred sequences
 
 
 def short(goals=(EASY,), cap=900, experiment=FOUR, block=900):
-    return replace(experiment, stop=Window(0.3, goals, 100, 64, block), cap=cap)
+    return replace(experiment, stop=WindowCriterion(0.3, goals, 100, 64, block), cap=cap)
 
 
 # ------------------------------------------------------------------------------------------------ stopping rules
@@ -53,7 +52,7 @@ def test_first_hit_is_the_first(sequence, size, fewer_than, mean, start):
 
 def one_by_one(experiment, seed, sequences, block):
     """Train that many sequences singly, drawn in blocks of this size: errors of each, and the model."""
-    run, errors = Run(experiment, seed), []
+    run, errors = TrialState(experiment, seed), []
     while len(errors) < sequences:
         data = experiment.task.sample(min(block, experiment.cap - len(errors)), run.data)
         for k in range(min(len(data), sequences - len(errors))):
@@ -65,7 +64,7 @@ def one_by_one(experiment, seed, sequences, block):
 @pytest.mark.parametrize("block", [50, 900])
 def test_a_window_stops_at_the_very_sequence_with_its_weights(block):
     experiment = short(block=block)
-    run = Run(experiment, 8)
+    run = TrialState(experiment, 8)
     follow_window(run, experiment.stop)
     (stage,) = run.reached
     assert stage.sequences % block
@@ -90,7 +89,7 @@ class Script:
     def train(self, batch):
         here = np.where(self.wrong[self.at : self.at + len(batch)], 0.9, 0.1)
         self.at += len(batch)
-        return online97.Errors(here, here, here**2)
+        return SequenceErrors(here, here, here**2)
 
     def copy(self):
         return Script(self.wrong, self.at)
@@ -101,7 +100,7 @@ def test_a_window_may_end_anywhere_in_a_block(end):
     """Blocks of 50 and a window of 60: right for the first time at sequence `end`, then wrong again."""
     wrong = np.ones(300, bool)
     wrong[end - 60 : end] = False
-    run = Run(replace(FOUR, stop=Window(0.3, (Goal(),), 60, 0, 50), cap=300), 0)
+    run = TrialState(replace(FOUR, stop=WindowCriterion(0.3, (Goal(),), 60, 0, 50), cap=300), 0)
     run.model = Script(wrong)
     follow_window(run, run.experiment.stop)
     assert [stage.sequences for stage in run.reached] == [end] == [run.model.at]
@@ -109,11 +108,11 @@ def test_a_window_may_end_anywhere_in_a_block(end):
 
 def test_two_goals_are_reached_one_after_the_other():
     goals = (Goal("first", 20), Goal("second", 14, 0.16))
-    run = Run(short(goals), 3)
+    run = TrialState(short(goals), 3)
     follow_window(run, run.experiment.stop)
     first, second = run.reached
     assert (first.goal, second.goal) == ("first", "second")
-    alone = Run(short((goals[1],)), 3)
+    alone = TrialState(short((goals[1],)), 3)
     follow_window(alone, alone.experiment.stop)
     assert first.sequences < second.sequences == alone.reached[0].sequences
     np.testing.assert_allclose(run.model.weights.units, alone.model.weights.units, rtol=1e-12)
@@ -125,7 +124,7 @@ def test_no_success_by_the_cap():
 
 
 class Answers:
-    """A model that is wrong where it is told to be; counts what it was asked."""
+    """A model that is wrong at the given places; it counts the sequences it was tested on."""
 
     def __init__(self, wrong):
         self.wrong, self.asked = wrong, 0
@@ -134,7 +133,7 @@ class Answers:
         here = self.wrong[self.asked : self.asked + len(batch)]
         self.asked += len(batch)
         error = np.where(here, 0.9, 0.05)
-        return online97.Errors(error, error, error**2)
+        return SequenceErrors(error, error, error**2)
 
 
 @pytest.mark.parametrize("fewer_than", [1, 6])
@@ -143,19 +142,19 @@ class Answers:
 )
 def test_the_test_set_is_judged_as_a_whole(fewer_than, places):
     experiment = hs97.experiment_3("a", 100, 3)
-    run, wrong = Run(experiment, 0), np.isin(np.arange(256), list(places))
+    run, wrong = TrialState(experiment, 0), np.isin(np.arange(256), list(places))
     drawn = experiment.task.sample(256, np.random.default_rng(0))
     mean = np.where(wrong, 0.9, 0.05).mean()
     for goal in (Goal("", fewer_than), Goal("", fewer_than, mean + 1e-9), Goal("", fewer_than, mean - 1e-9)):
         run.model = Answers(wrong)
-        assert satisfies(run, Test(0.2, ()), goal, drawn) == (wrong.sum() < fewer_than and mean < goal.mean)
+        assert satisfies(run, TestCriterion(0.2, ()), goal, drawn) == (wrong.sum() < fewer_than and mean < goal.mean)
     if len(places) > 100:
         assert run.model.asked < 64, "given up early"
 
 
 def test_a_fixed_test_set_is_tested_every_hundred():
-    experiment = replace(hs97.experiment_3("a", 100, 3), stop=Test(2.0, (Goal("ST1"), Goal("ST2")), final=64))
-    run = Run(experiment, 0)
+    experiment = replace(hs97.experiment_3("a", 100, 3), stop=TestCriterion(2.0, (Goal("ST1"), Goal("ST2")), final=64))
+    run = TrialState(experiment, 0)
     follow_test(run, experiment.stop)
     assert [(stage.goal, stage.sequences) for stage in run.reached] == [("ST1", 100), ("ST2", 100)]
     assert run.reached[0].test["of"] == 64
@@ -192,15 +191,17 @@ def test_weights_start_as_the_conditions_say():
 @pytest.mark.parametrize(
     "experiment",
     [SIX, hs97.experiment_4(100, "fit"), hs97.experiment_2a("fit"), hs97.experiment_2c(50, 50, "fit"),
-     hs97.experiment_3("a", 100, 3, "fit"), hs97.experiment_1(3, 2, 0.5, "fit")],
+     hs97.experiment_3("a", 100, 3, "fit"), hs97.experiment_1(3, 2, 0.5, "fit"), beyond.with_hidden_units(),
+     beyond.without_output_gates()],
     ids=lambda e: e.name,
 )  # fmt: skip
 def test_the_example_shows_what_the_kernel_computes(experiment):
-    model = MemoryModel(experiment.learner, np.random.default_rng(5))
+    model = LSTM97Model(experiment.learner, np.random.default_rng(5))
     data = experiment.task.sample(1, np.random.default_rng(6))
     life, network = inner_life(model, data.dense()), experiment.learner.network
-    w = online97.unpack(network, model.weights)
+    w = model.public_weights()
     sources = np.hstack([data.dense(), life["cell"]]) if network.input_to_output else life["cell"]
+    sources = np.hstack([life["hid"], sources]) if network.hidden_units else sources
     net = sources @ w["weight_out"].T + w.get("bias_out", 0.0)
     outputs = net if network.output == "linear" else 1 / (1 + np.exp(-net))
     np.testing.assert_allclose(outputs, model.outputs(data), rtol=1e-10)
@@ -212,38 +213,9 @@ def test_the_example_shows_what_the_kernel_computes(experiment):
 def test_a_long_sequence_is_not_kept():
     experiment = hs97.experiment_4(500, "fit")
     assert (
-        activity(experiment, MemoryModel(experiment.learner, np.random.default_rng(0)), np.random.default_rng(0))
+        activity(experiment, LSTM97Model(experiment.learner, np.random.default_rng(0)), np.random.default_rng(0))
         is None
     )
-
-
-def test_a_block_is_added_after_so_many_sequences():
-    experiment = hs97.experiment_2a("fit")
-    model = build(experiment.learner, np.random.default_rng(0))
-    assert isinstance(model, GrowingModel)
-    data = [experiment.task.sample(100, np.random.default_rng(k)) for k in range(4)]
-    start = online97.unpack(experiment.learner.network, model.weights)
-    for batch in data[:3]:
-        assert not model.complete
-        assert model.test(batch).largest.min() == np.inf == failed(1).largest[0]
-        model.train(batch)
-    assert model.complete
-    grown = online97.unpack(experiment.learner.network, model.weights)
-    np.testing.assert_array_equal(grown["weight_out"][:, :101], model.direct.T)
-    np.testing.assert_array_equal(grown["weight_out"][:, 101], start["weight_out"][:, 101])
-    assert np.abs(grown["weight_out"][:, :101] - start["weight_out"][:, :101]).max() > 1
-    model.train(data[3])
-    assert (
-        np.abs(online97.unpack(experiment.learner.network, model.weights)["weight_ig"] - grown["weight_ig"]).max() > 0
-    )
-
-
-def test_a_block_is_added_when_the_error_no_longer_falls():
-    learner = hs97.experiment_2a("text").learner
-    model = GrowingModel(learner, np.random.default_rng(0))
-    for error, complete in ((0.5, False), (0.49, False), (0.4, False), (0.3961, True)):
-        model._grow(100, error)
-        assert model.complete is complete
 
 
 def test_curves_are_thinned_by_weighted_means():
@@ -267,7 +239,7 @@ def test_the_same_seed_gives_the_same_record_and_another_one_another():
 
 
 def test_final_figures_are_those_of_fresh_sequences():
-    run = Run(short(), 3)
+    run = TrialState(short(), 3)
     follow_window(run, run.experiment.stop)
     (stage,) = run.reached
     fresh = FOUR.task.sample(64, np.random.default_rng([3, 3]))
@@ -290,4 +262,4 @@ def test_a_record_depends_on_nothing_outside_the_key(monkeypatch):
     monkeypatch.setattr(type(FOUR), "length", 7.0)
     monkeypatch.setattr(type(FOUR.learner), "cost", 1e9)
     assert trial(short(), 8) == first
-    assert short(block=50).key != short().key
+    assert short(block=50).settings != short().settings

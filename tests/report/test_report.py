@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 
 from longlag import report
-from longlag.lab import hs97
-from longlag.lab.experiment import Goal, Window
-from longlag.lab.profiles import paper
+from longlag.lab import beyond, hs97
+from longlag.lab.criteria import Goal, WindowCriterion
+from longlag.lab.profiles import everything, paper
 from longlag.lab.run import reproduce
 from longlag.lab.store import Store, StoreError
 from longlag.lab.trials import Reached, Record, trial
 from longlag.report import svg
-from longlag.report.rows import row_of, rows_of, verdict
+from longlag.report.claims import claim_verdict
+from longlag.report.collect import merged
+from longlag.report.verdicts import Result, Row, paper_rows, row_of, rows_of, verdict
+from longlag.report.words import title
 
 SIX, FIVE = hs97.experiment_6(2), hs97.experiment_5()
 
@@ -65,7 +68,7 @@ def test_a_row_counts_its_stage():
         record(2, ("n_seq=140", 600_000, 200)),
         record(3),
     ]
-    first, second = row_of(FIVE, records, 0), row_of(FIVE, records, 1)
+    first, second = row_of(Result(FIVE, records), 0), row_of(Result(FIVE, records), 1)
     assert (first.successes, second.successes, first.trials) == (2, 1, 3)
     assert (first.mean, second.mean) == (500_000, 900_000)
     assert first.test == (("wrong", "150.0 of 2560 (most 200)"), ("rmse", "0.02"))
@@ -74,10 +77,11 @@ def test_a_row_counts_its_stage():
 
 
 def test_no_row_is_left_out():
-    rows = rows_of([(e, []) for e in paper()])
-    assert {row.table for row in rows} == set(range(1, 10))
-    assert len(rows) == sum(len(e.paper) for e in paper()) + 2
-    assert {row.method for row in rows} == {"LSTM", "RTRL", "BPTT", "ELM", "RCC", "CH"}
+    rows = rows_of([Result(e, []) for e in everything()])
+    assert {row.table for row in rows} == set(range(10))
+    assert rows[-1].table == 0, "claims come last"
+    assert len(rows) == sum(len(e.paper) for e in everything()) + 2
+    assert {row.method for row in rows} == {"LSTM", "RTRL", "BPTT", "ELM", "RCC", "CH", "guessing"}
     assert all(row.verdict == "not run" for row in rows)
     assert all(row.reason for row in rows)
 
@@ -87,11 +91,12 @@ class Page(HTMLParser):
 
     def __init__(self):
         super().__init__()
-        self.open, self.tags, self.links, self.text = [], [], [], []
+        self.open, self.tags, self.links, self.ids, self.text = [], [], [], [], []
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
         self.links += [value for name, value in attrs if name in ("src", "href")]
+        self.ids += [value for name, value in attrs if name == "id"]
         if tag not in ("meta", "br", "polyline", "circle", "path", "rect"):
             self.open.append(tag)
 
@@ -106,7 +111,9 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A store with three trials of 4 and one failed one of 6a, by easy criteria."""
-    four = replace(hs97.experiment_4(100, "fit"), stop=Window(0.3, (Goal("", 18),), 100, 32), cap=900, trials=3)
+    four = replace(
+        hs97.experiment_4(100, "fit"), stop=WindowCriterion(0.3, (Goal("", 18),), 100, 32), cap=900, trials=3
+    )
     six = replace(SIX, cap=200, trials=1)
     place = tmp_path_factory.mktemp("lab")
     reproduce([four, six], place, jobs=1, command="longlag reproduce <b>")
@@ -123,7 +130,8 @@ def test_the_page_stands_alone(folder):
     page = Page()
     page.feed(text)
     assert page.open == []
-    assert page.links == []
+    assert page.links
+    assert set(page.links) <= {f"#{name}" for name in page.ids}, "links lead within the page"
     assert not re.search(r"url\(|@import|<script|https?://(?!www\.w3\.org/2000/svg)", text)
     words = " ".join(page.text)
     assert "longlag reproduce <b>" in words  # escaped, not interpreted
@@ -139,7 +147,8 @@ def test_markdown_and_csv_hold_the_rows(folder):
     place, experiments = folder
     report.write(place, experiments)
     lines = (place / "report.md").read_text(encoding="utf-8").splitlines()
-    assert lines[2].endswith(" 4 trials, seeds from 1000 on, 0 minutes of processor time together.")
+    assert lines[2].startswith("1 of the 2 rows of the paper's tables that were run come out. 2 rows were not run.")
+    assert lines[2].endswith(" 4 trials, seeds 1000 to 1002, 0 minutes of processor time together.")
     (four,) = [line for line in lines if line.startswith("| 4 T=100 ")]
     assert "3/3 = 100%" in four
     assert "74,000" in four
@@ -187,3 +196,155 @@ def test_a_damaged_store_makes_no_empty_report(tmp_path):
     ):
         report.write(tmp_path, [SIX])
     assert not (tmp_path / "report.html").exists()
+
+
+# ------------------------------------------------------------------------------------------------ rows of the paper
+
+
+def line(row, reading, word, goal="", table=2):
+    """A row of a report of which only what `paper_rows` reads matters."""
+    nothing = dict.fromkeys(Row.__dataclass_fields__, "")
+    return Row(**nothing | {"table": table, "paper_row": row, "goal": goal, "reading": reading, "verdict": word})
+
+
+def outcomes(*lines):
+    return [(found.name, found.goal, found.outcome) for found in paper_rows(lines)]
+
+
+def test_a_row_of_the_paper_comes_out_if_one_reading_does():
+    """D13: the headline counts rows of the paper, not readings."""
+    assert outcomes(line("a", "text", "not reproduced"), line("a", "fit", "faster")) == [("a", "", "comes out")]
+    assert outcomes(line("a", "text", "not reproduced"), line("a", "fit", "partly")) == [("a", "", "partly")]
+    assert outcomes(line("a", "text", "not reproduced"), line("a", "fit", "not run")) == [("a", "", "does not")]
+    assert outcomes(line("a", "text", "not run")) == [("a", "", "not run")]
+    assert outcomes(line("a", "text", "reproduced", "ST1"), line("a", "text", "partly", "ST2")) == [
+        ("a", "ST1", "comes out"), ("a", "ST2", "partly"),
+    ]  # fmt: skip
+    assert outcomes(line("claim", "text", "confirmed", table=0)) == []
+
+
+def test_a_row_of_several_learning_rates_needs_all_of_them():
+    good, bad = line("a", "text", "reproduced"), line("a", "text", "not reproduced")
+    assert outcomes(good, good, good) == [("a", "", "comes out")]
+    assert outcomes(good, bad, good) == [("a", "", "partly")]
+
+
+def test_the_paper_has_48_rows_of_which_46_can_be_run():
+    rows = rows_of([Result(e, []) for e in paper()])
+    names = {(found.table, found.name) for found in paper_rows(rows)}
+    assert len(paper_rows(rows)) == 48
+    assert {(2, "2a RTRL p=10 lr=1 to 10"), (2, "2a BPTT p=100 lr=1 to 10"), (2, "2a RTRL p=4 lr=10")} <= names
+
+
+def test_codes_are_said_in_words():
+    for e in everything():
+        for goal in e.stop.goals:
+            words = title(e.number, e.name, goal.name)
+            assert words
+            assert "=" not in words
+    assert title("2c", "2c q=50 p=20") == "lag of at least 50 steps, 20 distractor symbols"
+    assert title("1", "1 ELM hidden=15") == "Elman's net, 15 hidden units"
+    assert title("5", "5 T=100", "n_seq=13") == "at least 100 steps, fewer than 13 of the last 2,000 sequences wrong"
+    assert title("6b", "6b") == "order of three symbols"
+
+
+# ------------------------------------------------------------------------------------------------ claims
+
+
+@pytest.mark.parametrize(
+    ("experiment", "ours", "other", "word"),
+    [
+        (beyond.parity(), [], [], "confirmed"), (beyond.parity(), [5] * 6, [], "contradicted"),
+        (beyond.parity(), [5], [], "undecided"), (beyond.parity_guessing(), [5] * 6, [], "confirmed"),
+        (beyond.parity_guessing(), [], [], "contradicted"), (beyond.parity_guessing(), [5] * 4, [], "undecided"),
+        (beyond.without_output_gates(), [], [100] * 6, "confirmed"),
+        (beyond.without_output_gates(), [100] * 10, [90, 110] * 5, "undecided"),
+        (beyond.without_output_gates(), [50] * 10, [100] * 10, "contradicted"),
+        (beyond.two_sequence_guessing("a"), [50] * 10, [100] * 10, "confirmed"),
+        (beyond.two_sequence_guessing("a"), [], [], "undecided"),
+        (beyond.delayed_xor_guessing(), [5] * 9, [], "measured"),
+    ],
+)  # fmt: skip
+def test_claims(experiment, ours, other, word):
+    assert claim_verdict(experiment, ours, 10, other, 10)[0] == word
+
+
+def test_claims_give_reasons():
+    found = claim_verdict(beyond.without_output_gates(), [], 20, [3000] * 16, 30)
+    assert found[1].startswith("0 of 20 trials succeed within 100,000 sequences. Compared with 1 3x2 lr=0.5/fit: 16 of")
+    assert "Is it slower? p = " in found[1]
+    assert claim_verdict(beyond.parity(), [], 0, [], 0) == ("not run", "No trial in this store.")
+    assert claim_verdict(beyond.without_output_gates(), [], 5, [], 0)[0] == "not run"
+
+
+def test_the_fine_tuning_of_5_is_compared_alone():
+    """Stage n_seq=13 counts from n_seq=140 on: faster there is what the claim says, slower before does not matter."""
+    claim = beyond.with_hidden_units()
+    ours = [record(k, ("n_seq=140", 900_000, 1), ("n_seq=13", 950_000 + k, 1)) for k in range(8)]
+    theirs = [record(k, ("n_seq=140", 100_000, 1), ("n_seq=13", 800_000 + k, 1)) for k in range(8)]
+    first, second = (row_of(Result(claim, ours, "", theirs), stage) for stage in (0, 1))
+    assert (first.verdict, second.verdict) == ("measured", "confirmed")
+    assert "from n_seq=140 to n_seq=13 in 50,004 sequences on average" in second.reason
+    assert (first.mean, round(second.mean)) == (900_000, 950_004)
+
+
+def test_guessing_3a_is_compared_with_its_first_stage():
+    """Guessing has one stage, none of 256 wrong, which is ST1 of the experiment it is compared with."""
+    ours = [Record("x", "text", k, True, 70, [Reached("", 70, {"guesses": 5})], [(70, 0.1)]) for k in range(6)]
+    theirs = [record(k, ("ST1", 90, 1), ("ST2", 99, 1)) for k in range(6)]
+    found = row_of(Result(beyond.two_sequence_guessing("a"), ours, "", theirs), 0)
+    assert "Compared with 3a T=100 N=3/text: 6 of 6 trials succeed, after 90 sequences on average." in found.reason
+    assert found.test == (("guesses", "5"),)
+
+
+def test_a_claim_is_compared_with_trials_of_the_same_code(tmp_path):
+    claim, table = beyond.without_output_gates(), hs97.experiment_1(3, 2, 0.5, "fit")
+
+    def done(experiment, seed, sequences):
+        return Record(experiment.name, "fit", seed, True, sequences, [Reached("", sequences, {})], [(sequences, 0.1)])
+
+    with Store(tmp_path, code="old") as store:
+        for seed in range(2000, 2009):
+            store.add(table, done(table, seed, 11), 1.0, "here")
+    with Store(tmp_path, code="new") as store:
+        store.add(claim, done(claim, 4000, 50), 1.0, "here")
+        store.add(table, done(table, 4000, 22), 1.0, "here")
+    rows = {(row.name, row.reading): row for row in report.rows(tmp_path, (claim, table))}
+    assert "1 of 1 trials succeed, after 22 sequences" in rows[claim.name, "fit"].reason
+    assert rows[table.name, "fit"].trials == 9, "the code with the most trials is reported"
+    assert (rows[table.name, "fit"].code, rows[claim.name, "fit"].code) == ("old", "new")
+
+
+# ------------------------------------------------------------------------------------------------ where it comes from
+
+
+def test_trials_that_no_run_accounts_for_are_counted(folder):
+    """D13: the commands listed and what is missing add up. The trial of seed 5 was added outside a run."""
+    place, experiments = folder
+    found = []
+    for change in ("run = run", "run = NULL WHERE seed = 1001", "run = 1 WHERE seed = 1001"):
+        with Store(place) as store:
+            store.connection.execute(f"UPDATE trials SET {change}")
+        text = report.write(place, experiments)[1].read_text(encoding="utf-8")
+        runs = re.search(r"longlag reproduce <b>`: (\d+) trials", text)
+        lost = re.search(r"(\d+) more trials come from runs whose command is not known", text)
+        found.append((int(runs.group(1)), int(lost.group(1))))
+    assert found == [(4, 1), (3, 2), (4, 1)]
+
+
+def test_a_run_that_went_on_is_listed_once():
+    first = {"command": "a", "code": "x", "trials": 3, "seconds": 5.0, "ended": "1"}
+    runs = [first, first | {"code": "y"}, first | {"trials": 4, "seconds": 1.0, "ended": "2"}]
+    assert merged(runs) == (first | {"trials": 7, "seconds": 6.0, "ended": "2"}, first | {"code": "y"})
+
+
+def test_other_code_is_named(folder):
+    place, experiments = folder
+    with Store(place) as store:
+        code = store.code
+        store.connection.execute("UPDATE trials SET code = 'longlag 0.0' WHERE experiment = '6a'")
+    text = report.write(place, experiments)[0].read_text(encoding="utf-8")
+    with Store(place) as store:
+        store.connection.execute("UPDATE trials SET code = ?", (code,))
+    assert "1 of the trials reported were made by code longlag 0.0." in text
+    assert f"3 of the trials reported were made by code {code}." in text

@@ -13,13 +13,26 @@ import typer
 if TYPE_CHECKING:
     from longlag.lab.experiment import Experiment
     from longlag.lab.run import Announce
-    from longlag.report.rows import Row
+    from longlag.report.verdicts import Row
 
 OUT = Path("runs/hs97")
-Names = Annotated[list[str] | None, typer.Option("--experiment", "-e", help="Number or name; may be repeated.")]
-Profile = Annotated[str, typer.Option(help="quick: the shortest row of each kind; paper: every row of Tables 1-9.")]
+Names = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--experiment",
+        "-e",
+        help="Number (4), name ('4 T=100'), one of these with a reading (4/fit), or topic (parity); may be repeated.",
+    ),
+]
+Profile = Annotated[
+    str,
+    typer.Option(
+        help="quick: the shortest row of each experiment, a few trials. paper: every row of Tables 1-9. "
+        "beyond: claims without a table. all: paper and beyond."
+    ),
+]
 Out = Annotated[Path, typer.Option(help="Folder of results and report.")]
-FirstSeed = Annotated[int, typer.Option(help="First seed; below 100 are those for choosing settings.")]
+FirstSeed = Annotated[int, typer.Option(help="First seed. Seeds below 100 are for choosing settings.")]
 
 
 def reproduce(
@@ -34,13 +47,20 @@ def reproduce(
 ) -> None:
     """Run the experiments of "Long Short-Term Memory" (1997) and compare with the paper's figures.
 
-    Finished trials are kept: run the same command again to go on after an interruption.
+    [bold]longlag reproduce[/] takes two or three minutes: every experiment at its shortest length, a few trials each.
+    [bold]longlag reproduce -e 4 -e 6a --trials 30[/] runs some experiments; [bold]longlag experiments[/] lists them.
+    [bold]longlag reproduce --profile paper[/] runs every row of the tables: about two hours on two cores.
+    [bold]longlag reproduce --profile beyond[/] tests what the paper says without a table, such as its limits.
+
+    Where the paper's text does not give its figures, there are two readings: "text" and "fit", which comes nearest.
+
+    Finished trials are kept in the folder --out. Run the same command again to go on after an interruption.
     """
     from longlag import report as pages
     from longlag.lab.run import described
     from longlag.lab.run import reproduce as run
 
-    with told():
+    with errors_as_sentences():
         chosen = select(profile, experiment)
         with progress() as announce:
             outcome = run(
@@ -57,7 +77,7 @@ def reproduce(
 
 def report(
     experiment: Names = None,
-    profile: Profile = "paper",
+    profile: Profile = "all",
     seed: FirstSeed = 1000,
     out: Out = OUT,
     open: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
@@ -65,7 +85,7 @@ def report(
     """Write report.html, report.md and report.csv from the results in a folder; runs nothing."""
     from longlag import report as pages
 
-    with told():
+    with errors_as_sentences():
         if not (out / "results.sqlite").exists():
             raise ValueError(f"report: out must be a folder with results, got {out}; run longlag reproduce first")
         written = pages.write(out, select(profile, experiment), seed)
@@ -75,16 +95,23 @@ def report(
         webbrowser.open(written[0].resolve().as_uri())
 
 
-def experiments(profile: Profile = "paper") -> None:
-    """List the experiments with the paper's figures."""
-    with told():
+def experiments(profile: Profile = "all") -> None:
+    """List the experiments with the paper's figures or claims."""
+    with errors_as_sentences():
         chosen = select(profile, None)
-    typer.echo(f"{'name':<22}{'reading':<9}{'table':<7}{'weights':<9}{'trials':<8}{'cap':>10}   paper: success, after")
+    width = max(len(e.name) for e in chosen) + 2
+    typer.echo(
+        f"{'name':<{width}}{'reading':<9}{'table':<7}{'weights':<9}{'trials':<8}{'cap':>10}   paper: success, after"
+    )
     for e in chosen:
-        after = ", ".join("none" if f.after is None else f"{f.after:,}" for f in e.paper)
-        success = "some" if e.success is None else f"{e.success:g} %"
-        count = e.learner.weight_count
-        typer.echo(f"{e.name:<22}{e.reading:<9}{e.table:<7}{count:<9}{e.trials:<8}{e.cap:>10,}   {success}, {after}")
+        line = f"{e.name:<{width}}{e.reading:<9}{e.table or '-':<7}{e.learner.weight_count:<9}{e.trials:<8}{e.cap:>10,}"
+        typer.echo(f"{line}   {e.claim.where + ': ' + e.claim.expects if e.claim else figures(e)}")
+
+
+def figures(experiment: "Experiment") -> str:
+    """The paper's success rate and means."""
+    after = ", ".join("none" if f.after is None else f"{f.after:,}" for f in experiment.paper)
+    return f"{'some' if experiment.success is None else f'{experiment.success:g} %'}, {after}"
 
 
 def select(profile: str, names: Sequence[str] | None) -> "tuple[Experiment, ...]":
@@ -95,7 +122,7 @@ def select(profile: str, names: Sequence[str] | None) -> "tuple[Experiment, ...]
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def errors_as_sentences() -> Iterator[None]:
     """Mistakes and interruptions in one sentence, without a traceback."""
     from longlag.lab.store import StoreError
 
@@ -141,10 +168,11 @@ def progress() -> "Iterator[Announce]":
 
 def summary(rows: "Sequence[Row]") -> Iterator[str]:
     """The rows that have trials, as a table of text."""
-    yield f"{'experiment':<24}{'reading':<9}{'success':<9}{'mean':>11}{'paper':>11}   verdict"
-    for row in rows:
-        if row.trials:
-            mean = "–" if row.mean is None else f"{row.mean:,.0f}"
-            name = f"{row.name} {row.goal}".strip()
-            rate = f"{row.successes}/{row.trials}"
-            yield f"{name:<24}{row.reading:<9}{rate:<9}{mean:>11}{row.paper_after:>11}   {row.verdict}"
+    run = [row for row in rows if row.trials]
+    width = max([24, *(len(f"{row.name} {row.goal}") + 2 for row in run)])
+    yield f"{'experiment':<{width}}{'reading':<9}{'success':<9}{'mean':>11}{'paper':>11}   verdict"
+    for row in run:
+        mean = "–" if row.mean is None else f"{row.mean:,.0f}"
+        name = f"{row.name} {row.goal}".strip()
+        rate = f"{row.successes}/{row.trials}"
+        yield f"{name:<{width}}{row.reading:<9}{rate:<9}{mean:>11}{row.paper_after:>11}   {row.verdict}"

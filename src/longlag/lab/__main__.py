@@ -10,9 +10,9 @@ from longlag.lab.store import StoreError
 
 
 def arguments(words: list[str]) -> argparse.Namespace:
-    """What was asked for."""
+    """The parsed command line."""
     parser = argparse.ArgumentParser(prog="python -m longlag.lab", description="Run trials of the 1997 experiments.")
-    parser.add_argument("--experiment", action="append", default=[], help="number or name, may be repeated")
+    parser.add_argument("--experiment", action="append", default=[], help="number, name or topic; may be repeated")
     parser.add_argument("--profile", default="quick", choices=tuple(PROFILES))
     parser.add_argument("--trials", type=int, help="per experiment, instead of the profile's number")
     parser.add_argument("--seed", type=int, default=FIRST_SEED)

@@ -5,13 +5,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from longlag.engines.cpu.online97 import train as online97
-from longlag.engines.cpu.online97.network import SQUASH
 from longlag.lab.experiment import Experiment
-from longlag.lab.models import MemoryModel
+from longlag.lab.models import LSTM97Model
 from longlag.tasks import Ragged
 
 LONGEST = 250  # steps; a longer sequence is not kept
+SQUASH = {"4s-2": (4.0, -2.0), "2s-1": (2.0, -1.0), "logistic": (1.0, 0.0)}  # (a, b) of a·σ + b
 
 
 def sigmoid(x: NDArray) -> NDArray:
@@ -27,36 +26,35 @@ def squash(name: str, x: NDArray) -> NDArray:
     return scale * sigmoid(x) + shift
 
 
-def inner_life(model: MemoryModel, inputs: NDArray) -> dict[str, NDArray]:
-    """Every activation at every step, from the equations: ig, og (T, blocks); s, cell (T, cells). [LSTM-97 2]
+def inner_life(model: LSTM97Model, inputs: NDArray) -> dict[str, NDArray]:
+    """Every activation at every step, from the equations: hid (T, hidden), ig, og (T, blocks), s, cell (T, cells).
 
-    inputs: (T, d_in). Written step by step in NumPy; the kernel that trains computes the same.
+    inputs: (T, d_in). Written step by step in NumPy; the kernel that trains computes the same. [LSTM-97 2]
     """
-    network = model.learner.network
-    w = online97.unpack(network, model.weights)
-    b = {group: w.get(f"bias_{group}", 0.0) for group in ("ig", "og", "cell")}
+    network, w = model.network, model.public_weights()
     s = np.zeros(network.cells)
-    y = np.full(network.units if network.recurrent else 0, model.learner.initial)
-    kept: dict[str, list[NDArray]] = {"ig": [], "og": [], "s": [], "cell": []}
+    y = np.full(sum(network.groups.values()) if network.recurrent else 0, model.learner.initial)
+    kept: dict[str, list[NDArray]] = {"hid": [], "ig": [], "og": [], "s": [], "cell": []}
     for x in inputs:
-        z = np.concatenate([x, y])  # columns [x, ig, og, cell]
-        y_ig = sigmoid(w["weight_ig"] @ z + b["ig"])
-        y_og = sigmoid(w["weight_og"] @ z + b["og"]) if network.output_gates else np.ones(network.blocks)
-        s = s + np.repeat(y_ig, network.block_size) * squash(network.g, w["weight_cell"] @ z + b["cell"])
-        y_cell = np.repeat(y_og, network.block_size) * squash(network.h, s)
+        z = np.concatenate([x, y])  # columns [x, hid, ig, og, cell]
+        net = {group: w[f"weight_{group}"] @ z + w.get(f"bias_{group}", 0.0) for group in network.groups}
+        hid, ig = (sigmoid(net.get(group, np.empty(0))) for group in ("hid", "ig"))
+        og = sigmoid(net["og"]) if network.output_gates else np.ones(network.blocks)
+        s = s + np.repeat(ig, network.block_size) * squash(network.g, net["cell"])
+        now = {"hid": hid, "ig": ig, "og": og, "s": s, "cell": np.repeat(og, network.block_size) * squash(network.h, s)}
         if network.recurrent:
-            y = np.concatenate([y_ig, y_og, y_cell] if network.output_gates else [y_ig, y_cell])
-        for name, value in (("ig", y_ig), ("og", y_og), ("s", s), ("cell", y_cell)):
+            y = np.concatenate([now[group] for group in network.groups])
+        for name, value in now.items():
             kept[name].append(value)
     return {name: np.array(values) for name, values in kept.items()}
 
 
-def activity(experiment: Experiment, model: MemoryModel, rng: np.random.Generator) -> dict[str, Any] | None:
+def activity(experiment: Experiment, model: LSTM97Model, rng: np.random.Generator) -> dict[str, Any] | None:
     """One sequence, what the net did with it, what was wanted; rounded, as plain lists. None if it would be long."""
     batch = shortest(experiment.task.sample(8, rng))
     if len(batch.inputs) > LONGEST:
         return None
-    lists = {name: rounded(values.T) for name, values in inner_life(model, batch.dense()).items()}
+    lists = {name: rounded(values.T) for name, values in inner_life(model, batch.dense()).items() if values.size}
     outputs, targets = model.outputs(batch), batch.clean_targets
     wanted = np.eye(batch.output_size)[targets] if targets.ndim == 1 else targets
     final = {"output": rounded(outputs[-1]), "target": rounded(wanted[-1])}

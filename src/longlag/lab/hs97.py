@@ -12,8 +12,9 @@ nothing better is known.
 
 from typing import Literal
 
-from longlag.engines.cpu.online97.network import Network
-from longlag.lab.experiment import Experiment, Figures, Goal, Legal, Memory, Plain, Reading, Test, Window
+from longlag.lab.criteria import Goal, GrammarCriterion, TestCriterion, WindowCriterion
+from longlag.lab.experiment import Experiment, Figures, Reading
+from longlag.lab.learners import Architecture, Construction, LSTM97Learner, PlainLearner
 from longlag.lab.paper import row
 from longlag.tasks import (
     Adding,
@@ -49,8 +50,8 @@ def experiment_1(blocks: int = 3, block_size: int = 2, lr: float = 0.5, reading:
     line = row(1, method="LSTM", hidden=f"{blocks} blocks size {block_size}", lr=lr)
     g, h = ("2s-1", "4s-2") if fit else ("4s-2", "2s-1")
     closed = tuple(-1.0 - k for k in range(blocks))
-    learner = Memory(
-        Network(7, blocks, block_size, 7, g=g, h=h),
+    learner = LSTM97Learner(
+        Architecture(7, blocks, block_size, 7, g=g, h=h),
         biases=("ig", "og"),
         reach=0.2,
         lr=lr,
@@ -58,7 +59,7 @@ def experiment_1(blocks: int = 3, block_size: int = 2, lr: float = 0.5, reading:
         update="step" if fit else "sequence",
     )
     return Experiment(
-        "1", f"1 {blocks}x{block_size} lr={lr:g}", reading, 1, EmbeddedReber(), learner, Legal(),
+        "1", f"1 {blocks}x{block_size} lr={lr:g}", reading, 1, EmbeddedReber(), learner, GrammarCriterion(),
         cap=100_000,
         trials=30,
         paper_trials=30,
@@ -74,14 +75,14 @@ def plain_1(method: str = "RTRL", hidden: int = 3) -> Experiment:
     """E1 by the competitors of Table 1: the fully recurrent net under RTRL, and Elman's net."""
     line = row(1, method=method, hidden=hidden)
     if method == "ELM":
-        learner, cap = Plain(7, hidden, 7, "elman", lr=0.1), 200_000
+        learner, cap = PlainLearner(7, hidden, 7, "elman", lr=0.1), 200_000
         note = "The paper gives no learning rate: 0.1, update after every string; cap as in the paper."
     else:
-        learner = Plain(7, hidden, 7, "rtrl", float(line["lr"]), readout=False, update="step")
+        learner = PlainLearner(7, hidden, 7, "rtrl", float(line["lr"]), readout=False, update="step")
         cap = 2 * int(line["after"])
         note = "The paper quotes others; here an update after every step, weights from ±0.2, cap twice the figure."
     return Experiment(
-        "1", f"1 {method} hidden={hidden}", "text", 1, EmbeddedReber(), learner, Legal(),
+        "1", f"1 {method} hidden={hidden}", "text", 1, EmbeddedReber(), learner, GrammarCriterion(),
         cap=cap,
         trials=10,
         paper_trials=10,
@@ -95,27 +96,30 @@ def plain_1(method: str = "RTRL", hidden: int = 3) -> Experiment:
 
 def experiment_2a(reading: Reading = "text") -> Experiment:
     """E2a: noise-free sequences with long lags, Table 2. The two sequences there are make the test."""
-    stop = Test(0.25, (Goal(),), size=64, distinct=True)
+    stop = TestCriterion(0.25, (Goal(),), size=64, distinct=True)
     return grown(reading, "2a", NoiseFree(p=100), stop)
 
 
 def experiment_2b(reading: Reading = "text") -> Experiment:
     """E2b: as 2a without local regularities; judged at the end of the sequence."""
-    stop = Test(0.25, (Goal(),), size=10_000, fresh=True, last=True)
+    stop = TestCriterion(0.25, (Goal(),), size=10_000, fresh=True, last=True)
     return grown(reading, "2b", Distractors(p=100), stop)
 
 
-def grown(reading: Reading, number: str, task: NoiseFree | Distractors, stop: Test) -> Experiment:
+def grown(reading: Reading, number: str, task: NoiseFree | Distractors, stop: TestCriterion) -> Experiment:
     """E2a, E2b: one cell with an input gate on top of direct connections, added in the course of learning."""
     check_reading(f"experiment_{number}", reading)
     fit, size = reading == "fit", task.input_size
     line = row(2, method="LSTM", task=number)
-    network = Network(
+    network = Architecture(
         size, 1, 1, size, output_gates=False, recurrent=False, input_to_output=True, g="logistic", h="identity"
     )
-    update, grow = ("step", 300) if fit else ("sequence", "plateau")
+    construction = Construction(start=0, after=300) if fit else Construction(start=0, window=100, patience=1)
+    learner = LSTM97Learner(
+        network, biases=(), reach=0.2, lr=1.0, update="step" if fit else "sequence", construction=construction
+    )
     return Experiment(
-        number, f"{number} p={task.p}", reading, 2, task, Memory(network, (), 0.2, 1.0, update=update, grow=grow), stop,
+        number, f"{number} p={task.p}", reading, 2, task, learner, stop,
         cap=100_000,
         trials=18,
         paper_trials=18,
@@ -131,11 +135,11 @@ def grown(reading: Reading, number: str, task: NoiseFree | Distractors, stop: Te
 def plain_2a(method: str = "RTRL", p: int = 4, lr: float = 1.0) -> Experiment:
     """E2a by RTRL and BPTT with one self-recurrent hidden unit, Table 2; its rows "1-10" are three of ours each."""
     line = row(2, method=method, p=p, lr=f"{lr:g}" if p == 4 else "1-10")
-    learner = Plain(p + 1, 1, p + 1, "rtrl" if method == "RTRL" else "bptt", lr, direct=True)
+    learner = PlainLearner(p + 1, 1, p + 1, "rtrl" if method == "RTRL" else "bptt", lr, direct=True)
     cap, why = (500_000, "a tenth of the paper's") if p == 100 else (5_000_000, "as in the paper")
     return Experiment(
         "2a", f"2a {method} p={p} lr={lr:g}", "text", 2, NoiseFree(p), learner,
-        Test(0.25, (Goal(),), size=64, every=1000, distinct=True),
+        TestCriterion(0.25, (Goal(),), size=64, every=1000, distinct=True),
         cap=cap,
         trials=18 if p == 4 else 6,
         paper_trials=18,
@@ -144,6 +148,7 @@ def plain_2a(method: str = "RTRL", p: int = 4, lr: float = 1.0) -> Experiment:
         success=float(line["success_percent"]),
         note=f"Update after every sequence; tested every 1000; cap {cap:,}, {why}.",
         method=method,
+        row=f"2a {method} p={p}" + (f" lr={lr:g}" if p == 4 else " lr=1 to 10"),
     )  # fmt: skip
 
 
@@ -153,8 +158,8 @@ def experiment_2c(q: int = 50, p: int = 50, reading: Reading = "text") -> Experi
     fit, line = reading == "fit", row(3, q=q, p=p)
     return Experiment(
         "2c", f"2c q={q} p={p}", reading, 3, LongLag(q, p),
-        Memory(Network(p + 4, 2, 1, 2, recurrent=not fit), biases=(), reach=0.2, lr=0.01),
-        Test(0.2, (Goal(),), size=10_000, fresh=True),
+        LSTM97Learner(Architecture(p + 4, 2, 1, 2, recurrent=not fit), biases=(), reach=0.2, lr=0.01),
+        TestCriterion(0.2, (Goal(),), size=10_000, fresh=True),
         cap=3 * int(line["after"]),
         trials=20,
         paper_trials=20,
@@ -184,8 +189,8 @@ def experiment_3(variant: Variant = "a", T: int = 100, N: int = 3, reading: Read
         paper = (Figures(figure(line["stop"]), test),)
     else:
         paper = (Figures(figure(line["ST1"])), Figures(figure(line["ST2"]), test))
-    learner = Memory(
-        Network(1, 3, 1, 1),
+    learner = LSTM97Learner(
+        Architecture(1, 3, 1, 1),
         biases=("ig", "og", "cell"),
         reach=0.1,
         lr=0.1 if noisy_target else 1.0,
@@ -195,7 +200,7 @@ def experiment_3(variant: Variant = "a", T: int = 100, N: int = 3, reading: Read
     )
     return Experiment(
         f"3{variant}", f"3{variant} T={T} N={N}", reading, number, TwoSequence(T, N, variant), learner,
-        Test(0.1 if noisy_target else 0.2, GOALS_3[variant], final=2560),
+        TestCriterion(0.1 if noisy_target else 0.2, GOALS_3[variant], final=2560),
         cap=times * (paper[-1].after or 0),
         trials=AT_LEAST if (variant, T) == ("a", 100) else 10,
         paper_trials=10,
@@ -210,10 +215,11 @@ def experiment_4(T: int = 100, reading: Reading = "text") -> Experiment:
     """E4: the adding problem, Table 7."""
     check_reading("experiment_4", reading)
     fit, line, times = reading == "fit", row(7, T=T), 2 if T == 1000 else 4
-    network = Network(2, 2, 2, 1, output="linear" if fit else "logistic")
+    network = Architecture(2, 2, 2, 1, output="linear" if fit else "logistic")
     return Experiment(
-        "4", f"4 T={T}", reading, 7, Adding(T), Memory(network, ALL, reach=0.1, lr=0.5, input_gate_bias=(-3.0, -6.0)),
-        Window(0.04, (Goal(mean=0.01),)),
+        "4", f"4 T={T}", reading, 7, Adding(T),
+        LSTM97Learner(network, ALL, reach=0.1, lr=0.5, input_gate_bias=(-3.0, -6.0)),
+        WindowCriterion(0.04, (Goal(mean=0.01),)),
         cap=times * int(line["after"]),
         trials=AT_LEAST if T == 100 else 10,
         paper_trials=10,
@@ -228,11 +234,11 @@ def experiment_5(T: int = 100, reading: Reading = "text") -> Experiment:
     """E5: the multiplication problem, Table 8; one trial stops twice."""
     check_reading("experiment_5", reading)
     fit, lines = reading == "fit", [row(8, T=T, nseq=n) for n in (140, 13)]
-    network = Network(2, 2, 2, 1, output="linear" if fit else "logistic")
-    learner = Memory(network, ALL, reach=0.1, lr=0.1, input_gate_bias=(-3.0, -6.0) if fit else ())
+    network = Architecture(2, 2, 2, 1, output="linear" if fit else "logistic")
+    learner = LSTM97Learner(network, ALL, reach=0.1, lr=0.1, input_gate_bias=(-3.0, -6.0) if fit else ())
     return Experiment(
         "5", f"5 T={T}", reading, 8, Multiplication(T), learner,
-        Window(0.04, tuple(Goal(f"n_seq={line['nseq']}", int(line["nseq"])) for line in lines)),
+        WindowCriterion(0.04, tuple(Goal(f"n_seq={line['nseq']}", int(line["nseq"])) for line in lines)),
         cap=2 * int(lines[-1]["after"]),
         trials=10,
         paper_trials=10,
@@ -253,8 +259,8 @@ def experiment_6(symbols: Literal[2, 3] = 2, reading: Reading = "text") -> Exper
     closed = tuple(-2.0 * k for k in range(1, symbols + 1))
     return Experiment(
         name, name, reading, 9, TemporalOrder(symbols),
-        Memory(Network(8, symbols, 2, 2**symbols), ALL, reach=0.1, lr=lr, input_gate_bias=closed),
-        Window(0.3, (Goal(mean=0.1),)),
+        LSTM97Learner(Architecture(8, symbols, 2, 2**symbols), ALL, reach=0.1, lr=lr, input_gate_bias=closed),
+        WindowCriterion(0.3, (Goal(mean=0.1),)),
         cap=4 * int(line["after"]),
         trials=trials,
         paper_trials=paper_trials,

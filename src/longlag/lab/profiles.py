@@ -1,10 +1,11 @@
-"""Which experiments a run covers: every row of the paper, or one short row of each kind."""
+"""Which experiments a run covers: every row of the paper, one short row of each kind, the claims beyond the tables."""
 
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal
 
+from longlag.lab.beyond import claims
 from longlag.lab.experiment import Experiment, Reading
 from longlag.lab.hs97 import (
     experiment_1,
@@ -40,7 +41,7 @@ def paper() -> tuple[Experiment, ...]:
         found += [experiment_4(int(line["T"]), reading) for line in table(7)]
     found += [experiment_6(2), experiment_6(3)]
     names = [e.name for e in found]
-    return tuple(sorted(found, key=lambda e: (e.table, names.index(e.name))))  # readings side by side
+    return tuple(sorted(found, key=lambda e: (e.table or 0, names.index(e.name))))  # readings side by side
 
 
 def quick() -> tuple[Experiment, ...]:
@@ -52,30 +53,41 @@ def quick() -> tuple[Experiment, ...]:
     return tuple(replace(e, trials=chosen[e.name]) for e in paper() if e.name in chosen)
 
 
-PROFILES = {"quick": quick, "paper": paper}
+def beyond() -> tuple[Experiment, ...]:
+    """Claims of the paper without a table, each with the experiment of a table that it is compared with."""
+    against = {e.claim.against for e in claims() if e.claim}
+    return (*claims(), *(e for e in paper() if e.label in against))
+
+
+def everything() -> tuple[Experiment, ...]:
+    """Every row of the tables and every claim."""
+    return (*paper(), *claims())
+
+
+PROFILES = {"quick": quick, "paper": paper, "beyond": beyond, "all": everything}
 
 
 def select(profile: str, wanted: Sequence[str] = ()) -> tuple[Experiment, ...]:
-    """The experiments of a profile whose number, name or "name/reading" is wanted; all if nothing is.
+    """The experiments of a profile whose number, name, "name/reading" or method is wanted; all if nothing is.
 
     >>> [f"{e.name}/{e.reading}" for e in select("quick", ["4", "6a"])]
     ['4 T=100/text', '4 T=100/fit', '6a/text']
     """
     if profile not in PROFILES:
         raise ValueError(f"reproduce: profile must be one of {tuple(PROFILES)}, got {profile!r}")
-    everything = PROFILES[profile]()
+    chosen = PROFILES[profile]()
+    if wanted and profile != "all":
+        chosen += tuple(e for e in claims() if e not in chosen)  # a claim may be asked for by name in any profile
     for want in wanted:
-        if not any(want in labels(e) for e in everything):
-            raise ValueError(
-                f"reproduce: experiment must be one of {profile}'s, got {want!r}{nearest(want, everything)}"
-            )
-    return tuple(e for e in everything if not wanted or set(wanted) & set(labels(e)))
+        if not any(want in labels(e) for e in chosen):
+            raise ValueError(f"reproduce: experiment must be one of {profile}'s, got {want!r}{nearest(want, chosen)}")
+    return tuple(e for e in chosen if not wanted or set(wanted) & set(labels(e)))
 
 
 def labels(experiment: Experiment) -> tuple[str, ...]:
-    """What an experiment may be called."""
+    """What an experiment may be called: number or name, alone or with a reading, or its method."""
     e = experiment
-    return e.number, e.name, f"{e.number}/{e.reading}", f"{e.name}/{e.reading}"
+    return e.number, e.name, f"{e.number}/{e.reading}", e.label, e.method
 
 
 def nearest(want: str, experiments: Iterable[Experiment]) -> str:

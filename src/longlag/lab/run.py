@@ -14,6 +14,8 @@ from typing import Any
 
 from longlag import __version__
 from longlag.lab.experiment import Experiment
+from longlag.lab.fingerprint import fingerprint
+from longlag.lab.learners import check_int
 from longlag.lab.profiles import FIRST_SEED
 from longlag.lab.store import Store
 from longlag.lab.trials import Record
@@ -22,7 +24,7 @@ from longlag.lab.workers import BACKENDS, Job, Stream
 
 @dataclass(frozen=True)
 class Progress:
-    """What is told after each finished trial, once it is on disk."""
+    """What is announced after each finished trial, once it is on disk."""
 
     experiment: Experiment
     record: Record
@@ -42,12 +44,6 @@ class Outcome:
     computed: int
     known: int
     seconds: float
-
-
-def check_positive(name: str, value: object) -> None:
-    """Refuse anything but a positive int."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"reproduce: {name} must be a positive int, got {value!r}")
 
 
 def cores() -> int:
@@ -86,11 +82,10 @@ def reproduce(
         say: called with a sentence if another run holds the store, or if the store had to be moved aside.
     """
     if trials is not None:
-        check_positive("trials", trials)
+        check_int("reproduce", "trials", trials, 1)
     jobs = cores() if jobs is None else jobs
-    check_positive("jobs", jobs)
-    if not isinstance(seed, int) or seed < 0:
-        raise ValueError(f"reproduce: seed must be a non-negative int, got {seed!r}")
+    check_int("reproduce", "jobs", jobs, 1)
+    check_int("reproduce", "seed", seed, 0)
     if backend not in BACKENDS:
         raise ValueError(f"reproduce: backend must be one of {tuple(BACKENDS)}, got {backend!r}")
     begun = time.monotonic()
@@ -101,13 +96,11 @@ def reproduce(
         known = {e: store.seeds(e) for e in experiments}
         todo = [(e, s) for e, s in everything if s not in known[e]]
         if todo:
+            if foreign := store.foreign():
+                say(f"{foreign:,} trials in {store.path.name} were made by other code: they are kept, not counted.")
             workers = BACKENDS[backend](min(jobs, len(todo)), address)
-            tally = Tally(everything, todo, store)
-            try:
-                compute(store, todo, workers, tally, announce)
-            finally:
-                if tally.computed:
-                    store.note_run(facts(command, jobs, backend, tally.computed, time.monotonic() - begun))
+            store.begin_run(facts(command, jobs, backend))
+            compute(store, todo, workers, Tally(everything, todo, store), announce)
     return Outcome(len(todo), len(everything) - len(todo), time.monotonic() - begun)
 
 
@@ -126,7 +119,6 @@ class Tally:
 
     def __init__(self, everything: Sequence[Job], todo: Sequence[Job], store: Store) -> None:
         self.begun, self.work, self.worked = time.monotonic(), sum(e.work for e, _ in todo), 0.0
-        self.computed = 0
         self.wanted = Counter(e for e, _ in everything)
         self.done, self.successes = self.wanted - Counter(e for e, _ in todo), Counter()
         asked = set(everything)
@@ -136,7 +128,6 @@ class Tally:
     def count(self, experiment: Experiment, record: Record) -> Progress:
         """One more."""
         e = experiment
-        self.computed += 1
         self.done[e] += 1
         self.successes[e] += record.success
         self.worked += e.work
@@ -149,16 +140,15 @@ def described(program: str, words: Sequence[str]) -> str:
     return f"{program} " + shlex.join(Path(word).name if Path(word).is_absolute() else word for word in words)
 
 
-def facts(command: str, jobs: int, backend: str, trials: int, seconds: float) -> dict[str, Any]:
+def facts(command: str, jobs: int, backend: str) -> dict[str, Any]:
     """What the report says about how the numbers were made."""
     import numba
     import numpy
 
     return {
-        "command": command, "trials": trials, "seconds": round(seconds, 1), "jobs": jobs, "backend": backend,
-        "longlag": __version__, "python": platform.python_version(), "numpy": numpy.__version__,
-        "numba": numba.__version__, "system": f"{platform.system()} {platform.machine()}", "processor": processor(),
-        "cores": cores(),
+        "command": command, "jobs": jobs, "backend": backend, "longlag": __version__, "code": fingerprint(),
+        "python": platform.python_version(), "numpy": numpy.__version__, "numba": numba.__version__,
+        "system": f"{platform.system()} {platform.machine()}", "processor": processor(), "cores": cores(),
     }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Success over the values of any field of an experiment: learning rates, bias values, numbers of blocks."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,11 @@ class Sweep:
         figure.savefig(path)
 
 
+def field_names(thing: Any) -> list[str]:
+    """The fields of a dataclass object; none of anything else."""
+    return [f.name for f in fields(thing)] if is_dataclass(thing) else []
+
+
 def with_field(thing: Any, field: str, value: Any) -> Any:
     """A copy with one field changed; "learner.network.blocks" reaches inside.
 
@@ -57,7 +62,7 @@ def with_field(thing: Any, field: str, value: Any) -> Any:
     0.25
     """
     name, _, rest = field.partition(".")
-    known = [f.name for f in getattr(thing, "__dataclass_fields__", {}).values()]
+    known = field_names(thing)
     if name not in known:
         raise ValueError(f"sweep: field must be one of {known} in {type(thing).__name__}, got {name!r}")
     return replace(thing, **{name: with_field(getattr(thing, name), rest, value) if rest else value})
@@ -74,7 +79,7 @@ def sweep(
     jobs: int | None = None,
     change: Callable[[Experiment, Any], Experiment] | None = None,
 ) -> Sweep:
-    """Run an experiment at each value of a field, with seeds for choosing (below 100) unless told otherwise.
+    """Run an experiment at each value of a field, with seeds for choosing (below 100) by default.
 
     Args:
         field: such as "learner.lr", "learner.input_gate_bias", "stop.every"; or any name, with `change`.

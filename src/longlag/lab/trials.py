@@ -4,16 +4,20 @@ Four streams of chance spring from the seed: weights, training data, test data, 
 where a trial stops therefore changes nothing before it. Weights are those of the very sequence that met the criterion.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from longlag.lab.criteria import Goal, GrammarCriterion, TestCriterion, TrainingSetCriterion, WindowCriterion
 from longlag.lab.example import activity
-from longlag.lab.experiment import Experiment, Goal, Legal, Memory, Test, Window
-from longlag.lab.models import MemoryModel, build
+from longlag.lab.experiment import Experiment
+from longlag.lab.growing import GrowingModel
+from longlag.lab.guessing import NETS_AT_ONCE, GuessingModel, classified
+from longlag.lab.learners import GuessingLearner, Learner, PlainLearner
+from longlag.lab.models import LSTM97Model, Model, PlainModel
 from longlag.tasks import EmbeddedReber, Ragged
 
 CURVE_POINTS = 120
@@ -54,20 +58,30 @@ class Record:
         return cls(**{**data, "reached": reached, "curve": [(int(n), float(e)) for n, e in data["curve"]]})
 
 
+def build(learner: Learner, rng: np.random.Generator) -> Model:
+    """A fresh model of a learner."""
+    if isinstance(learner, GuessingLearner):
+        return GuessingModel(learner, rng)
+    if isinstance(learner, PlainLearner):
+        return PlainModel(learner, rng)
+    return GrowingModel(learner, rng) if learner.construction else LSTM97Model(learner, rng)
+
+
 @dataclass
-class Run:
+class TrialState:
     """A trial under way."""
 
     experiment: Experiment
     seed: int
     seen: int = 0
+    guesses: int = 0
     diverged: bool = False
     reached: list[Reached] = field(default_factory=list)
     curve: list[tuple[int, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         weights, self.data, self.tests, self.final = (np.random.default_rng([self.seed, k]) for k in range(4))
-        self.model = build(self.experiment.learner, weights)
+        self.model: Model = build(self.experiment.learner, weights)
 
     @property
     def goal(self) -> Goal | None:
@@ -76,7 +90,7 @@ class Run:
         return goals[len(self.reached)] if len(self.reached) < len(goals) else None
 
     def blocks(self, size: int) -> Iterator[Ragged]:
-        """Training data, `size` sequences at a time, until the cap, the last goal or a number that is none."""
+        """Training data, `size` sequences at a time, until the cap, the last goal or a non-finite error."""
         while self.goal is not None and not self.diverged and self.seen < self.experiment.cap:
             yield self.experiment.task.sample(min(size, self.experiment.cap - self.seen), self.data)
 
@@ -92,16 +106,20 @@ class Run:
         """Note the stage and test it on fresh sequences."""
         stop, goal = self.experiment.stop, self.goal
         assert goal is not None
-        count = 0 if isinstance(stop, Legal) else stop.final
+        count = 0 if isinstance(stop, GrammarCriterion) else stop.final
         test = judge(self, self.experiment.task.sample(count, self.final)) if count else {}
+        if self.guesses:
+            test["guesses"] = self.guesses
+        if isinstance(self.model, GrowingModel) and self.model.construction.start:
+            test["blocks"] = self.model.network.blocks
         self.reached.append(Reached(goal.name, self.seen, test))
 
 
-def judge(run: Run, batch: Ragged) -> dict[str, float]:
+def judge(state: TrialState, batch: Ragged) -> dict[str, float]:
     """Wrong sequences and errors of a final test. "Correct" is |y − ŷ| < bound for all outputs."""
-    stop = run.experiment.stop
-    assert not isinstance(stop, Legal)
-    errors = run.model.test(batch)
+    stop = state.experiment.stop
+    assert not isinstance(stop, GrammarCriterion)
+    errors = state.model.test(batch)
     wrong = int((~(errors.largest < stop.bound)).sum())
     mean_square = errors.squared.sum() / (len(batch) * batch.output_size)
     return {
@@ -124,38 +142,38 @@ def first_hit(goal: Goal, wrong: NDArray, mean: NDArray, size: int, start: int) 
     return int(ends[0]) if len(ends) else None
 
 
-def follow_window(run: Run, stop: Window) -> None:
+def follow_window(state: TrialState, stop: WindowCriterion) -> None:
     """Train until the last `stop.size` training sequences satisfy each goal in turn. [E4] [E5] [E6a] [E6b]"""
     history = np.empty((2, 0))  # largest and mean error of the sequences so far, as many as matter
-    for batch in run.blocks(stop.block):
-        while len(batch) and run.goal is not None:
-            before, seen = run.model.copy(), run.seen
-            errors = np.concatenate([history, run.learn(batch)], axis=1)
+    for batch in state.blocks(stop.block):
+        while len(batch) and state.goal is not None:
+            before, seen = state.model.copy(), state.seen
+            errors = np.concatenate([history, state.learn(batch)], axis=1)
             start = history.shape[1]
-            hit = first_hit(run.goal, ~(errors[0] < stop.bound), errors[1], stop.size, start)
+            hit = first_hit(state.goal, ~(errors[0] < stop.bound), errors[1], stop.size, start)
             count = len(batch) if hit is None else hit + 1 - start
             if hit is not None:  # back to the sequence that met the goal
-                run.model, run.seen = before, seen
-                run.curve.pop()
-                run.learn(batch.take(np.arange(count)))
-                run.reach()
+                state.model, state.seen = before, seen
+                state.curve.pop()
+                state.learn(batch.take(np.arange(count)))
+                state.reach()
             history = errors[:, : start + count][:, -(stop.size - 1) :]
             if count == len(batch):
                 break
             batch = batch.take(np.arange(count, len(batch)))  # the rest is still to be learned
 
 
-def satisfies(run: Run, stop: Test, goal: Goal, drawn: Ragged | None) -> bool:
+def satisfies(state: TrialState, stop: TestCriterion, goal: Goal, drawn: Ragged | None) -> bool:
     """Does the net pass the test? Given up as soon as too many are wrong: sequences are tried in growing portions."""
     wrong, total, done, portion = 0, 0.0, 0, 16
     size = stop.size if drawn is None else len(drawn)
     while done < size:
         count = min(portion, size - done)
         if drawn is None:
-            batch = run.experiment.task.sample(count, run.tests)
+            batch = state.experiment.task.sample(count, state.tests)
         else:
             batch = drawn if count == size else drawn.take(np.arange(done, done + count))
-        errors = run.model.test(batch, stop.last)
+        errors = state.model.test(batch, stop.last)
         wrong += int((~(errors.largest < stop.bound)).sum())
         total += float(errors.mean.sum())
         done, portion = done + count, 2 * portion
@@ -164,28 +182,50 @@ def satisfies(run: Run, stop: Test, goal: Goal, drawn: Ragged | None) -> bool:
     return total / size < goal.mean
 
 
-def follow_test(run: Run, stop: Test) -> None:
+def follow_test(state: TrialState, stop: TestCriterion) -> None:
     """Train, testing frozen weights every so often, until they pass each goal in turn. [E2a] [E2b] [E2c] [E3a]"""
-    drawn = None if stop.fresh else run.experiment.task.sample(stop.size, run.tests)
+    drawn = None if stop.fresh else state.experiment.task.sample(stop.size, state.tests)
     if drawn is not None and stop.distinct:
         assert drawn.labels is not None
         drawn = drawn.take(np.unique(drawn.labels, return_index=True)[1])
-    for batch in run.blocks(stop.every):
-        run.learn(batch)
-        while run.goal is not None and satisfies(run, stop, run.goal, drawn):
-            run.reach()
+    for batch in state.blocks(stop.every):
+        state.learn(batch)
+        while state.goal is not None and satisfies(state, stop, state.goal, drawn):
+            state.reach()
 
 
-def follow_legal(run: Run, stop: Legal) -> None:
+def follow_grammar(state: TrialState, stop: GrammarCriterion) -> None:
     """Train on strings of a fixed set until the legal symbols are always the most active ones. [E1]"""
-    task = run.experiment.task
+    task = state.experiment.task
     assert isinstance(task, EmbeddedReber)
-    sets = task.sets(run.seed // 100 * 100 + run.seed % SETS)
+    sets = task.sets(state.seed // 100 * 100 + state.seed % SETS)
     legal = [task.legal(strings) for strings in sets]
-    for _ in run.blocks(1):
-        run.learn(sets[0].take(run.data.integers(0, len(sets[0]), stop.every)))
-        if all(most_active(run.model.outputs(strings), allowed) for strings, allowed in zip(sets, legal)):
-            run.reach()
+    for _ in state.blocks(1):
+        state.learn(sets[0].take(state.data.integers(0, len(sets[0]), stop.every)))
+        if all(most_active(state.model.outputs(strings), allowed) for strings, allowed in zip(sets, legal)):
+            state.reach()
+
+
+def follow_training_set(state: TrialState, stop: TrainingSetCriterion) -> None:
+    """Guess weights until a net classifies the training set; sequences are counted up to each net's first wrong one."""
+    model, cap = state.model, state.experiment.cap
+    training = state.experiment.task.sample(stop.size, state.data)
+    if not isinstance(model, GuessingModel) or training.scored != "end":
+        raise ValueError(
+            f"trial: {state.experiment.name} must guess a task scored at the end, got another learner or task"
+        )
+    while state.goal is not None and state.seen < cap:
+        nets = model.draw(NETS_AT_ONCE)
+        seen, right, mean = classified(nets, model.learner.hidden, training, stop.bound)
+        found = np.flatnonzero(right & (mean < state.goal.mean) & (state.seen + np.cumsum(seen) <= cap))
+        drawn = int(found[0]) + 1 if len(found) else len(nets)
+        state.guesses += drawn
+        state.seen += int(seen[:drawn].sum())
+        state.curve.append((min(state.seen, cap), float(mean[:drawn].mean())))
+        if len(found):
+            model.W = nets[drawn - 1]
+            state.reach()
+    state.seen = min(state.seen, cap)
 
 
 def most_active(outputs: NDArray, legal: NDArray) -> bool:
@@ -204,6 +244,14 @@ def thinned(curve: list[tuple[int, float]]) -> list[tuple[int, float]]:
     return [(int(n), float(f"{e:.4g}")) for n, e in zip(ends[last], means)]
 
 
+FOLLOW: dict[type, Callable[[TrialState, Any], None]] = {
+    WindowCriterion: follow_window,
+    TestCriterion: follow_test,
+    GrammarCriterion: follow_grammar,
+    TrainingSetCriterion: follow_training_set,
+}
+
+
 def trial(experiment: Experiment, seed: int) -> Record:
     """Train one net as the experiment says, until it succeeds or has seen the cap.
 
@@ -214,14 +262,12 @@ def trial(experiment: Experiment, seed: int) -> Record:
     """
     if not isinstance(seed, int) or seed < 0:
         raise ValueError(f"trial: seed must be a non-negative int, got {seed!r}")
-    run = Run(experiment, seed)
-    follow = {Window: follow_window, Test: follow_test, Legal: follow_legal}[type(experiment.stop)]
-    follow(run, experiment.stop)
-    success = run.goal is None
+    state = TrialState(experiment, seed)
+    FOLLOW[type(experiment.stop)](state, experiment.stop)
+    success = state.goal is None
     example = None
-    if success and isinstance(run.model, MemoryModel) and isinstance(experiment.learner, Memory):
-        example = activity(experiment, run.model, run.final)
-    note = "diverged" if run.diverged else ""
-    return Record(
-        experiment.name, experiment.reading, seed, success, run.seen, run.reached, thinned(run.curve), note, example
-    )
+    if success and isinstance(state.model, LSTM97Model):
+        example = activity(experiment, state.model, state.final)
+    note = "diverged" if state.diverged else ""
+    curve = thinned(state.curve)
+    return Record(experiment.name, experiment.reading, seed, success, state.seen, state.reached, curve, note, example)

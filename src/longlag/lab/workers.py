@@ -1,10 +1,12 @@
 """Where trials run: processes of this machine (joblib), or a Dask or Ray cluster. Results come as they end."""
 
+import os
 import platform
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
@@ -21,6 +23,28 @@ def work(job: Job) -> Done:
     begun = time.process_time()
     record = trial(*job)
     return job[0], record, time.process_time() - begun, platform.node()
+
+
+def work_below(parent: int, job: Job) -> Done:
+    """`work` in a process started by `parent`, which ends itself once the parent is gone."""
+    end_with(parent)
+    return work(job)
+
+
+@cache
+def end_with(parent: int) -> None:
+    """Watch the parent process from a thread, once per process; end this process at once when the parent has died.
+
+    A parent killed by SIGKILL cannot tell its workers. Kernels release Python's lock, so the thread runs beside them.
+    """
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    if os.getpid() != parent:  # joblib runs the jobs of a nested call in the calling process itself
+        threading.Thread(target=watch, daemon=True).start()
 
 
 def loaded(module: str, extra: str) -> Any:
@@ -41,10 +65,10 @@ def local(jobs: int, address: str | None = None) -> Iterator[Stream]:
     from joblib import Parallel, delayed
 
     def stream(todo: Sequence[Job]) -> Iterable[Done]:
-        # batch_size 1: a finished trial never waits for another one
-        options: dict[str, Any] = {"return_as": "generator_unordered", "batch_size": 1}
+        # batch_size 1: a finished trial never waits for another one; loky's workers are children of this process
+        options: dict[str, Any] = {"backend": "loky", "return_as": "generator_unordered", "batch_size": 1}
         parallel: Any = Parallel(n_jobs=jobs, **options)
-        return parallel(delayed(work)(job) for job in todo)
+        return parallel(delayed(work_below)(os.getpid(), job) for job in todo)
 
     yield stream
 

@@ -79,14 +79,14 @@ def curves(groups: Mapping[str, Sequence[Points]], paper: float | None, title: s
     return picture(height, body, title)
 
 
-def spread(rows: Sequence[tuple[str, str, Sequence[float], float | None]], title: str) -> str:
+def spread(rows: Sequence[tuple[str, str, Sequence[float], float | None]], title: str, diamonds: bool = True) -> str:
     """Sequences until success on a logarithmic axis: a dot per trial, a diamond for the paper's mean.
 
-    rows: (name, reading, values, the paper's mean).
+    rows: (name, reading, values, the paper's mean); diamonds: say what the diamonds are.
     """
     values = [v for _, _, found, paper in rows for v in (*found, *((paper,) if paper else ()))]
     low, high = log10(min(values)) - 0.08, log10(max(values)) + 0.08
-    left, step = 152, 22
+    left, step = max(152, min(270, 6 * max(len(name) for name, *_ in rows))), 22
     bottom = 12 + step * len(rows)
 
     def place(v: float) -> float:
@@ -108,7 +108,8 @@ def spread(rows: Sequence[tuple[str, str, Sequence[float], float | None]], title
         if paper:
             x = place(paper)
             body += [f'<path d="M{x:.1f} {y - 8:.1f}l5 8l-5 8l-5 -8z" fill="none" stroke="#111" stroke-width="1.6"/>']
-    body += [label((left + WIDTH) / 2, bottom + 30, "sequences until success; diamond: the paper's mean")]
+    axis = "sequences until success" + ("; diamond: the paper's mean" if diamonds else "")
+    body += [label((left + WIDTH) / 2, bottom + 30, axis)]
     return picture(bottom + 36, body, title)
 
 
