@@ -75,6 +75,40 @@ def test_the_direction_rule_sees_a_wrong_import():
     assert list(misdirected(module, [*wrong, *fine])) == wrong
 
 
+def private(module, found):
+    """Those of ``found`` that reach into a private module or name of another room."""
+    own = name_of(module).split(".")[1]
+    for name in found:
+        package, room, *path = [*name.split("."), ""]
+        if package == "longlag" and room != own and any(re.match(r"_(?!_)", part) for part in path):
+            yield name
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if m.parent != PACKAGE], ids=name_of)
+def test_rooms_import_public_names_of_other_rooms_only(module):
+    assert list(private(module, imports(module))) == []
+
+
+def test_the_privacy_rule_sees_a_private_import():
+    module = PACKAGE / "learn" / "rtrl.py"
+    wrong = ["longlag.layers._stack.Stack", "longlag.cells._language", "longlag.engines._choose.choose"]
+    fine = ["longlag.learn._dense.Dense", "longlag.layers.Layer", "longlag.layers.units.NotLocal", "torch._C"]
+    assert list(private(module, [*wrong, *fine])) == wrong
+
+
+LAYER_CLASSES = (
+    r"Layer|StepLayer|Recurrent|Elman|LSTM|GRU|LSTM97|Leaky|LocalFeedback|LocalFeedbackNetwork|Jordan|Skip|EchoState"
+)
+
+
+def test_rooms_ask_layers_and_not_their_classes():
+    """A new layer must not need an isinstance test anywhere: strategies are chosen by what a layer declares."""
+    test = re.compile(rf"isinstance\([^)]*(?<!nn\.)\b(?:{LAYER_CLASSES})\b")
+    rooms = [m for m in MODULES if "layers" not in m.relative_to(PACKAGE).parts]
+    found = [f"{name_of(m)}: {hit}" for m in rooms for hit in test.findall(m.read_text(encoding="utf-8"))]
+    assert len(found) <= 3, found
+
+
 def limit(module):
     """Lines a module may have; a kernel file holds a whole algorithm."""
     if module.name == "__init__.py":

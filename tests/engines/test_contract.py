@@ -285,7 +285,7 @@ def test_opcheck_and_compile():
         cell, torch.float64, T=3, B=2, inputs=2, H=5, norm=True, ragged=True, reset=True, mask=False
     )
     norm = options["norm"]
-    names = ["x", "W", "b_x", "b_too", "U", "y_0", "gamma", "beta"]
+    names = ["x", "W", "b_x", "bias_hh", "U", "y_0", "gamma", "beta"]
     tensors = [given["x"], given["W"], *given["b"], given["U"], *given["state"], norm.weight, norm.bias]
     torch.library.opcheck(
         torch.ops.longlag.recurrent.default,

@@ -20,8 +20,11 @@ SQUASH = {
 }
 
 
-def cut_lstm97(net, c):
-    """Spec LSTM-97 2, a unit at a time, with [y_hid, y_ig, y_og, y_cell] detached where x̃ reads them."""
+def cut_lstm97(net, c, hidden="cut"):
+    """Spec LSTM-97 2, a unit at a time, with [y_hid, y_ig, y_og, y_cell] detached where x̃ reads them.
+
+    hidden="full": but y_hid is not detached where hidden units read it.
+    """
     n, S = net.hidden_units, net.block_size
     (fed_back, s), outputs = c.state, []
 
@@ -32,7 +35,9 @@ def cut_lstm97(net, c):
         reset = torch.zeros(3, 1, dtype=torch.bool) if c.reset is None else c.reset[t, :, None]
         y_before, s_before = torch.where(reset, 0.0, fed_back), torch.where(reset, 0.0, s)
         source = torch.cat([x_t, y_before.detach()], -1) if net.recurrent else x_t
-        y_hid = torch.sigmoid(units("hid", source)) if n else x_t[:, :0]
+        heard = torch.cat([y_before[:, :n], y_before[:, n:].detach()], -1) if hidden == "full" else y_before.detach()
+        heard = torch.cat([x_t, heard], -1) if net.recurrent else x_t
+        y_hid = torch.sigmoid(units("hid", heard)) if n else x_t[:, :0]
         y_ig = torch.sigmoid(units("ig", source))
         y_og = torch.sigmoid(units("og", source)) if net.output_gates else None
         a = units("cell", source)
@@ -193,3 +198,29 @@ def test_f_one_is_the_constant_error_carousel():
     assert float(found[0]) > 0.05
     assert error(found[1], found[0]) < 1e-12
     assert error(found[2], found[0]) < 1e-12
+
+
+@pytest.mark.parametrize("ragged", [False, True], ids=["even", "ragged"])
+def test_hidden_units_may_have_the_full_gradient(ragged):
+    """What hidden units feed back to each other is not cut; everything else is."""
+    torch.manual_seed(1)
+    net = ll.LSTM97(3, 2, 2, hidden_units=3, output_size=2, init_range=1.5, **DEFAULTS)
+    c = case(net, ragged=ragged)
+    y, state = cut_lstm97(net, c, hidden="full")
+    wanted = by_name(net, (y * c.dy).sum())
+    ours = forward(TruncatedRTRL(hidden="full"), net, c)
+    same(ours[2], wanted, "gradient of", TOLERANCE)
+    same(ours[0], y, "outputs")
+    same(parts(ours[1]), parts(state), "state")
+    cut = forward(TruncatedRTRL(), net, c)[2]
+    assert error(cut["weight_hid"], wanted["weight_hid"]) > 1e-3
+    same(
+        {k: v for k, v in cut.items() if "hid" not in k}, {k: v for k, v in wanted.items() if "hid" not in k}, "", 1e-10
+    )
+
+
+def test_the_full_gradient_of_hidden_units_needs_some():
+    with pytest.raises(ValueError, match="TruncatedRTRL: LSTM97 has no conventional hidden units for hidden='full'"):
+        TruncatedRTRL(hidden="full").start(ll.LSTM97(3, 2), 1)
+    with pytest.raises(ValueError, match="TruncatedRTRL: hidden must be one of 'cut', 'full', got 'all'"):
+        TruncatedRTRL(hidden="all")

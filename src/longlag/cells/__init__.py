@@ -5,12 +5,16 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from longlag.cells._assignments import Assignments as Assignments
 from longlag.cells._cell import Cell as Cell
+from longlag.cells._cell import Partials as Partials
 from longlag.cells._cell import cell as cell
+from longlag.cells._cell import register_printer as register_printer
 from longlag.cells._language import exp as exp
 from longlag.cells._language import relu as relu
 from longlag.cells._language import sigmoid as sigmoid
 from longlag.cells._language import tanh as tanh
+from longlag.cells._printer import Printer as Printer
 
 if TYPE_CHECKING:
     from longlag.cells.elman import elman as elman
@@ -49,4 +53,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(["Cell", "cell", "exp", "relu", "sigmoid", "tanh", *_HOME])
+    public = ["Assignments", "Cell", "Partials", "Printer", "cell", "exp", "register_printer", "relu", "sigmoid", "tanh"]
+    return sorted([*public, *_HOME])

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import inspect
-import linecache
 import re
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from longlag.cells import _code, _language
+from longlag.cells import _derive
+from longlag.cells._assignments import Assignments
+from longlag.cells._language import GRAMMAR, LANGUAGE, PUBLIC, functions
 
 if TYPE_CHECKING:
     import sympy
     from torch import Tensor
 
-PRINTERS: dict[str, Callable[[Cell], str]] = {}  # engine -> how it writes a cell; engines enter themselves
+Partials = dict[tuple[str, str], "Tensor | float"]  # (output, input) -> ∂output/∂input
+_PRINTERS: dict[str, Callable[[Cell], str]] = {}  # engine -> writes the code of a cell
 KNOWN: WeakValueDictionary[str, Cell] = WeakValueDictionary()  # by key: operators of torch take strings, not cells
-_LANGUAGE = "sigmoid, tanh, relu, exp, + - * / and ** with a constant exponent"
 
 
 def cell(
@@ -89,33 +89,51 @@ class Cell:
         self._check_arguments()
         self.expressions = self._trace()
         self.key = self._key()
-        self._with_partials: dict[tuple[str, ...], Callable[..., Any]] = {}
         KNOWN[self.key] = self
+        self._assignments: dict[str, Assignments] = {}
+        self._with_partials: dict[tuple[str, ...], Callable[..., tuple[dict[str, Tensor], Partials]]] = {}
 
     # ------------------------------------------------------------------------------------------ derived code
+    def assignments(self, which: str) -> Assignments:
+        """A derived function as plain data, from which every engine prints its code.
+
+        ``"step"``: inputs -> y_new, the new states.
+        ``"step_back"``: inputs, d_y, d_states -> gradients of the inputs, the vector-Jacobian product of ``"step"``.
+        ``"adjoint"``: the same, given also what the step computed: inputs, y_new, new states, d_y, d_states.
+        ``"partials"``: inputs -> all entries of `jacobian`.
+        """
+        if which not in _derive.FORMS:
+            raise ValueError(f"cell {self.name}: assignments must be one of {list(_derive.FORMS)}, got {which!r}")
+        if which not in self._assignments:
+            self._assignments[which] = _derive.derive(self, which)
+        return self._assignments[which]
+
     @cached_property
     def step(self) -> Callable[..., tuple[Tensor, ...]]:
         """``step(*inputs) -> (y, *states)`` on tensors."""
-        return self._compile("step")
+        return self._compile(self.assignments("step"))
 
     @cached_property
     def step_back(self) -> Callable[..., tuple[Tensor, ...]]:
         """``step_back(*inputs, *d_outputs) -> d_inputs``: the vector-Jacobian product of `step`."""
-        return self._compile("step_back")
+        return self._compile(self.assignments("step_back"))
 
     @cached_property
     def _partials(self) -> Callable[..., tuple[Any, ...]]:
-        return self._compile("partials")
+        return self._compile(self.assignments("partials"))
 
-    def partials(self, *inputs: Tensor) -> dict[tuple[str, str], Tensor | float]:
+    def partials(self, *inputs: Tensor) -> Partials:
         """``{(output, input): ∂output/∂input}``, without those that are identically zero.
 
         A partial that depends on nothing (∂n/∂a = 1) is a number.
         """
         return dict(zip(self.jacobian, self._partials(*inputs), strict=True))
 
-    def with_partials(self, rows: tuple[str, ...]) -> Callable[..., tuple[dict[str, Tensor], dict[Any, Any]]]:
-        """``f(*inputs) -> outputs by name, {(output, input): ∂output/∂input}`` for the outputs in ``rows``.
+    def with_partials(self, rows: tuple[str, ...]) -> Callable[..., tuple[dict[str, Tensor], Partials]]:
+        """``f(*inputs) -> outputs by name, partials``: a step and its partials, common subexpressions once.
+
+        Args:
+            rows: the outputs whose partials are computed.
 
         >>> import torch
         >>> from longlag import cells
@@ -124,46 +142,30 @@ class Cell:
         >>> outputs["n"], partials["n", "a"], partials["n", "u"]
         (tensor(2.), 1, tensor(2.))
         """
+        for row in rows:
+            if row not in self.outputs:
+                raise ValueError(f"cell {self.name}: rows must be among {self.outputs}, got {row!r}")
         if rows not in self._with_partials:
-            self._with_partials[rows] = self._make_with_partials(rows)
+            function = self._compile(_derive.derive(self, "step_and_partials", rows))
+            keys, n = [key for key in self.jacobian if key[0] in rows], len(self.outputs)
+
+            def step_and_partials(*inputs: Tensor) -> tuple[dict[str, Tensor], Partials]:
+                values = function(*inputs)
+                return dict(zip(self.outputs, values)), dict(zip(keys, values[n:]))
+
+            self._with_partials[rows] = step_and_partials
         return self._with_partials[rows]
-
-    def _make_with_partials(self, rows: tuple[str, ...]) -> Callable[..., Any]:
-        keys = [key for key in self.jacobian if key[0] in rows]
-        lines = {"y_new": self.output, **dict(zip(self.new_states, self.expressions[1:]))}
-        results = [*lines, *(f"d_{out}_d_{name}" for out, name in keys)]
-        lines |= {f"d_{out}_d_{name}": self.jacobian[out, name] for out, name in keys}
-        source = _code.function("step", list(self.inputs), _code.Printer().assignments(lines), results)
-        scope = {name: getattr(_language, name) for name in (*_language.NAMES, "step")}
-        derived: dict[str, Any] = {}
-        exec(compile(source, f"<longlag cell {self.name}.with_partials>", "exec"), scope, derived)
-        step, n = derived["step"], len(self.outputs)
-
-        def run(*inputs: Tensor) -> tuple[dict[str, Tensor], dict[Any, Any]]:
-            values = step(*inputs)
-            return dict(zip(self.outputs, values)), dict(zip(keys, values[n:]))
-
-        return run
 
     @cached_property
     def jacobian(self) -> dict[tuple[str, str], sympy.Expr]:
         """The non-zero partial derivatives as SymPy expressions."""
-        import sympy
-
-        entries = {
-            (output, name): sympy.diff(expression, symbol)
-            for output, expression in zip(self.outputs, self.expressions)
-            for name, symbol in zip(self.inputs, self._symbols)
-        }
-        return {key: value for key, value in entries.items() if value != 0}
+        return _derive.jacobian(self)
 
     def source(self, engine: str = "torch") -> str:
-        """The generated code, to be read. ``engine``: ``"torch"``, or the name of an engine that prints its own."""
-        if engine == "torch":
-            return "\n\n".join(self._torch_source(name) for name in ("step", "step_back", "partials"))
-        if engine not in PRINTERS:
-            raise ValueError(f"cell {self.name}: engine must be one of {['torch', *PRINTERS]}, got {engine!r}")
-        return PRINTERS[engine](self)
+        """The generated code, to be read. ``engine``: ``"torch"``, or an engine with a printer (`register_printer`)."""
+        if engine not in _PRINTERS:
+            raise ValueError(f"cell {self.name}: engine must be one of {list(_PRINTERS)}, got {engine!r}")
+        return _PRINTERS[engine](self)
 
     def _key(self) -> str:
         text = repr((self.gates, self.input_gates, self.recurrent_gates, self.inputs, self.outputs))
@@ -172,10 +174,7 @@ class Cell:
     @cached_property
     def output(self) -> Any:
         """y as a function of the inputs and of the new states, ``c_new``, …, where these occur in it."""
-        import sympy
-
-        new = {e: sympy.Symbol(f"{s}_new", real=True) for s, e in zip(self.states, self.expressions[1:]) if e.args}
-        return self.expressions[0].xreplace(new)
+        return _derive.output(self)
 
     @cached_property
     def adjoint(self) -> dict[str, sympy.Expr]:
@@ -183,45 +182,15 @@ class Cell:
 
         D_c = d_c + d_y ∂y/∂c_new; d_v_ = d_y ∂y/∂v + Σ_c D_c ∂c_new/∂v for every input v.
         """
-        import sympy
+        return _derive.adjoint(self)
 
-        symbol = functools.partial(sympy.Symbol, real=True)
-        d_y, new = symbol("d_y"), dict(zip(self.states, self.expressions[1:]))
-        lines = {f"D_{s}": symbol(f"d_{s}") + d_y * sympy.diff(self.output, symbol(f"{s}_new")) for s in new}
-        for name, v in zip(self.inputs, self._symbols):
-            through_states = [symbol(f"D_{s}") * sympy.diff(e, v) for s, e in new.items()]
-            lines[f"d_{name}_"] = d_y * sympy.diff(self.output, v) + sympy.Add(*through_states)
-        return lines
-
-    def _torch_source(self, which: str) -> str:
-        doc = f'"""{self.name}, derived from its equations."""'
-        arguments, new_states = list(self.inputs), dict(zip(self.new_states, self.expressions[1:]))
-        if which == "step":
-            results, lines = ["y_new", *self.new_states], {"y_new": self.output, **new_states}
-        elif which == "step_back":
-            arguments += [f"d_{o}" for o in self.outputs]
-            results, lines = [f"d_{name}_" for name in self.inputs], {**new_states, **self.adjoint}
-        else:
-            lines = {f"d_{o}_d_{name}": value for (o, name), value in self.jacobian.items()}
-            results = list(lines)
-        code = _code.Printer().assignments(lines)
-        return _code.function(which, arguments, [doc, *code], results)
-
-    def _compile(self, which: str) -> Callable[..., Any]:
-        source = self._torch_source(which)
-        filename = f"<longlag cell {self.name}.{which} {self.key}>"
-        linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)  # for tracebacks
-        scope = {name: getattr(_language, name) for name in (*_language.NAMES, "step")}
-        function_scope: dict[str, Any] = {}
-        exec(compile(source, filename, "exec"), scope, function_scope)
-        return function_scope[which]
+    def _compile(self, form: Assignments) -> Callable[..., Any]:
+        return _derive.compiled(form, self.key)
 
     # ------------------------------------------------------------------------------------------- tracing
     @cached_property
     def _symbols(self) -> tuple[sympy.Symbol, ...]:
-        import sympy
-
-        return tuple(sympy.Symbol(name, real=True) for name in self.inputs)
+        return tuple(map(_derive.symbol, self.inputs))
 
     def _trace(self) -> tuple[sympy.Expr, ...]:
         import sympy
@@ -232,7 +201,7 @@ class Cell:
                 returned = self.equations(**dict(zip(self.inputs, self._symbols)))
         except (TypeError, AttributeError) as error:
             raise TypeError(
-                f"cell {self.name}: its equations must use only {_LANGUAGE} on "
+                f"cell {self.name}: its equations must use only {GRAMMAR} on "
                 f"{', '.join(self.inputs)}; tracing them failed: {error}"
             ) from error
         values = returned if isinstance(returned, tuple) else () if returned is None else (returned,)
@@ -253,7 +222,7 @@ class Cell:
     def _check_expression(self, output: str, expression: sympy.Expr) -> None:
         import sympy
 
-        known = tuple(_language.functions()[name] for name in _language.NAMES)
+        known = tuple(functions()[name] for name in PUBLIC)
         for node in sympy.preorder_traversal(expression):
             fine = node.is_Symbol or node.is_Add or node.is_Mul or isinstance(node, known)
             fine = fine or (node.is_Number and node.is_finite) or (node.is_Pow and node.args[1].is_Number)
@@ -261,7 +230,7 @@ class Cell:
                 arguments = ", ".join(sorted(str(s) for s in node.free_symbols)) or "constants"
                 raise TypeError(
                     f"cell {self.name}: {output} uses {node} on {arguments}, which is not differentiable or not "
-                    f"in the language of cells ({_LANGUAGE})"
+                    f"in the language of cells ({GRAMMAR})"
                 )
 
     def _check_names(self, marks: list[str]) -> None:
@@ -274,7 +243,7 @@ class Cell:
                     f"cell {self.name}: {name!r} cannot name an argument "
                     "(a Python name, not 'y', 'd_…', 'D_…' or '…_new')"
                 )
-            if name in (*_language.NAMES, "step"):
+            if name in LANGUAGE:
                 raise ValueError(f"cell {self.name}: {name!r} is a function's name and cannot name an argument")
         for name in names:
             if names.count(name) > 1:
@@ -316,3 +285,13 @@ class Cell:
 
     def __reduce__(self) -> str:
         return self.name
+
+
+def register_printer(engine: str, write: Callable[[Cell], str]) -> None:
+    """Let ``cell.source(engine)`` return ``write(cell)``."""
+    if engine in _PRINTERS:
+        raise ValueError(f"register_printer: engine {engine!r} has a printer already")
+    _PRINTERS[engine] = write
+
+
+register_printer("torch", _derive.torch_source)

@@ -1,8 +1,10 @@
-"""The functions a cell may use. Each works on SymPy expressions (tracing) and on tensors (evaluation)."""
+"""The functions of the language of cells. Each works on SymPy expressions (tracing) and on tensors."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -12,7 +14,31 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value", bound="torch.Tensor | sympy.Expr")
 
-NAMES = ("sigmoid", "tanh", "relu", "exp")
+
+@dataclass(frozen=True)
+class Function:
+    """A function of one argument.
+
+    Attributes:
+        derivative: the SymPy derivative, from the applied function f(x); it may name other functions of the language.
+        torch: the function on tensors.
+        public: whether equations may use it; the others occur in derivatives only.
+    """
+
+    derivative: Callable[[Any], Any]
+    torch: Callable[[torch.Tensor], torch.Tensor]
+    public: bool = True
+
+
+LANGUAGE: Mapping[str, Function] = {
+    "sigmoid": Function(lambda s: s * (1 - s), torch.sigmoid),
+    "tanh": Function(lambda s: 1 - s**2, torch.tanh),
+    "relu": Function(lambda s: functions()["step"](s.args[0]), torch.relu),
+    "exp": Function(lambda s: s, torch.exp),
+    "step": Function(lambda s: 0 * s, lambda x: (x > 0).to(x.dtype), public=False),
+}
+PUBLIC = tuple(name for name, function in LANGUAGE.items() if function.public)
+GRAMMAR = f"{', '.join(PUBLIC)}, + - * / and ** with a constant exponent"
 
 
 def sigmoid(x: Value) -> Value:
@@ -35,30 +61,18 @@ def exp(x: Value) -> Value:
     return _apply("exp", x)
 
 
-def step(x: torch.Tensor) -> torch.Tensor:
-    """1 where x > 0, else 0: the derivative of relu."""
-    return (x > 0).to(x.dtype)
-
-
 def _apply(name: str, x: Any) -> Any:
     if isinstance(x, torch.Tensor):
-        return getattr(torch, name)(x)
+        return LANGUAGE[name].torch(x)
     return functions()[name](x)
 
 
 @functools.cache
 def functions() -> dict[str, Any]:
     """The SymPy side of the language: name -> function class with its derivative."""
-    import sympy  # here and not above: `import longlag` must not pay for it
+    import sympy  # here and not above: `import longlag` must not load SymPy
 
-    def define(name: str, derivative: Any) -> Any:
-        return type(name, (sympy.Function,), {"fdiff": lambda self, argindex=1: derivative(self)})
+    def define(name: str, function: Function) -> Any:
+        return type(name, (sympy.Function,), {"fdiff": lambda self, argindex=1: function.derivative(self)})
 
-    step_ = define("step", lambda s: sympy.Integer(0))
-    return {
-        "sigmoid": define("sigmoid", lambda s: s * (1 - s)),
-        "tanh": define("tanh", lambda s: 1 - s**2),
-        "relu": define("relu", lambda s: step_(s.args[0])),
-        "exp": define("exp", lambda s: s),
-        "step": step_,
-    }
+    return {name: define(name, function) for name, function in LANGUAGE.items()}

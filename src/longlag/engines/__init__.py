@@ -1,7 +1,6 @@
 """Engines run a cell over time: plain torch (`reference`), compiled kernels (`cpu`)."""
 
-from longlag.cells import Cell
-from longlag.cells._cell import PRINTERS
+from longlag.cells import Cell, register_printer
 from longlag.engines._arguments import Norm as Norm
 from longlag.engines._arguments import Weights as Weights
 from longlag.engines._choose import check as check
@@ -17,4 +16,4 @@ def _cpu_source(cell: Cell) -> str:
     return generate.source(cell, "float32", norm=False)
 
 
-PRINTERS["cpu"] = _cpu_source
+register_printer("cpu", _cpu_source)

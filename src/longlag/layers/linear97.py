@@ -200,6 +200,8 @@ class CutLSTM97(UnitGraph):
         if layer.output_size is not None:
             groups.append(Units97(layer, "out", (*([INPUT] if layer.input_to_output else []), *inner)))
         super().__init__(groups, inner if layer.output_size is None else ("out",))
+        if layer.recurrent and layer.hidden_units:  # y_hid stands first among the fed-back activations
+            self.dense_loops["hid"] = slice(layer.input_size, layer.input_size + layer.hidden_units)
 
     def split(self, parts: Parts) -> tuple[dict[str, Parts], Tensor | None]:
         y, s = parts

@@ -70,6 +70,7 @@ class UnitGraph(abc.ABC):
 
     def __init__(self, groups: Sequence[UnitGroup], outputs: Sequence[str]) -> None:
         self.groups, self.outputs = tuple(groups), tuple(outputs)
+        self.dense_loops: dict[str, slice] = {}  # groups that read their own last outputs: where in their source
         self.spans = {group.name: self._spans(group) for group in groups}
 
     def _spans(self, group: UnitGroup) -> dict[str, slice]:

@@ -15,14 +15,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from longlag.cells import Partials
 from longlag.layers import Layer, State
 from longlag.layers.units import FED_BACK, INPUT, Results, UnitGraph, UnitGroup
 from longlag.learn._cross import Cross
+from longlag.learn._loops import Loops
 from longlag.learn._rule import Errors, Method
 from longlag.learn._state import Parameters, Values, begin, copied, where
 
 Traces = dict[str, Tensor]  # by part of the unit's past
-Partials = dict[tuple[str, str], Tensor | float]
 
 
 class Diagonal(Method):
@@ -30,23 +31,27 @@ class Diagonal(Method):
 
     Args:
         cross: also keep the influence of lower groups on groups with a past above them: O(H₂ w₁) for two layers.
+        loops: also keep the influence of a group's weights on its own outputs through its matrix: O(H² w) for H units.
     """
 
-    def __init__(self, layer: Layer, graph: UnitGraph, cross: bool) -> None:
+    def __init__(self, layer: Layer, graph: UnitGraph, cross: bool, loops: bool = False) -> None:
         self.graph, self.layer = graph, layer
         self.parameters = Parameters(self.layer, [path for group in graph.groups for path in group.paths])
         self.trained = [g for g in graph.groups if any(path in self.parameters for path in g.paths)]
         self.cross = Cross(layer, graph, self.trained) if cross else None
         if self.cross and not self.cross.above:
             self.cross = None
+        self.loops = Loops(layer, graph, self.trained) if loops else None
         self.output_sizes = [group.units for group in graph.groups if group.name in graph.outputs]
         # the partials of the past; across layers those of the output too
-        self.steps = {g.name: g.cell.with_partials(g.cell.outputs if self.cross else g.loop) for g in graph.groups}
+        every = self.cross or self.loops
+        self.steps = {g.name: g.cell.with_partials(g.cell.outputs if every else g.loop) for g in graph.groups}
 
     def start(self, batch: int) -> Values:
         own = {group.name: self._zeros(group, batch) for group in self.trained if group.loop}
         across, ones = self.cross.start(batch) if self.cross else {}, self.layer.any_weight.new_ones(batch, 1)
-        return {"own": own, "cross": across, "last": {}, "active": None, "ones": ones}
+        loops = self.loops.start(batch) if self.loops else {}
+        return {"own": own, "cross": across, "loops": loops, "last": {}, "active": None, "ones": ones}
 
     def _zeros(self, group: UnitGroup, batch: int) -> Values:
         new, cell, width = self.layer.any_weight.new_zeros, group.cell, group.width + group.biased
@@ -68,7 +73,7 @@ class Diagonal(Method):
         self._advance(values)
         if reset is not None:
             rested = reset.view(-1, 1, 1)
-            _each((values["own"], values["cross"]), lambda E: E.masked_fill_(rested, 0.0))
+            _each((values["own"], values["cross"], values["loops"]), lambda E: E.masked_fill_(rested, 0.0))
         loops, fed_back = self.graph.split(before)
         heard = {INPUT: x} if fed_back is None else {INPUT: x, FED_BACK: fed_back}
         results: Results = {}
@@ -94,7 +99,7 @@ class Diagonal(Method):
         outputs, partials = self.steps[group.name](*inputs)
         source = source.clone() if b is None else torch.cat([source, ones], -1)
         last: Values = {"inputs": inputs, "partials": partials, "source": source}
-        if self.cross:
+        if self.cross or self.loops:
             last["W"] = W.detach().clone()
         return dict(zip(cell.gates, gates)) | outputs, last
 
@@ -102,11 +107,13 @@ class Diagonal(Method):
         """Bring the traces from before the last step to after it."""
         if not values["last"]:
             return
-        traces = (values["own"], values["cross"])
+        traces = (values["own"], values["cross"], values["loops"])
         active: Tensor | None = values["active"]
         frozen = None if active is None else copied(traces)
         if self.cross:
             self.cross.advance(values)  # reads the own traces as they were
+        if self.loops:
+            self.loops.advance(values)
         for group in self.trained:
             if group.loop:
                 last, own = values["last"][group.name], values["own"][group.name]
@@ -135,6 +142,8 @@ class Diagonal(Method):
             nets = _joined([through[g] if g in through else torch.zeros_like(d) for g in cell.gates])
             if group in self.trained:
                 own[group.name] = _gradient(group, values, nets, through)
+                if self.loops:
+                    self.loops.add_gradient(group, values, nets, own[group.name][0])
             if spans := self.graph.spans[group.name]:
                 dx = nets @ group.weights()[0]  # errors within the step [LF-92 2 δ_j]
                 for name, span in spans.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from longlag.layers import Layer
+from longlag.layers import Layer, validation
 from longlag.layers.units import NotLocal
 from longlag.learn._diagonal import Diagonal
 from longlag.learn._rule import Method, Rule
@@ -17,6 +17,10 @@ class TruncatedRTRL(Rule):
 
     Serves `LSTM97`, and dense `Recurrent` layers of one layer without norm.
 
+    Args:
+        hidden: conventional hidden units of an `LSTM97`: ``"cut"`` like all others, or ``"full"``, the full gradient
+            through the connections among them: ∂net_hid(t)/∂y_hid(t−1) is kept, at O(H² w) for H hidden units.
+
     >>> import torch, longlag as ll
     >>> net, rule = ll.LSTM97(2, blocks=2, block_size=2, output_size=1), ll.learn.TruncatedRTRL()
     >>> state, trace = None, rule.start(net, batch_size=1)
@@ -26,11 +30,20 @@ class TruncatedRTRL(Rule):
     torch.Size([2, 10])
     """
 
+    def __init__(self, hidden: str = "cut") -> None:
+        self.hidden = validation.one_of("TruncatedRTRL", "hidden", hidden, ("cut", "full"))
+
+    def __repr__(self) -> str:
+        return "TruncatedRTRL()" if self.hidden == "cut" else f"TruncatedRTRL(hidden={self.hidden!r})"
+
     def _method(self, layer: Layer) -> Method:
         try:
-            return Diagonal(layer, layer.local_units(cut=True), cross=False)
+            graph = layer.local_units(cut=True)
         except NotLocal as reason:
             raise ValueError(
                 f"TruncatedRTRL: {layer.class_name} {reason}; RTRL, BPTT and TruncatedBPTT serve it, "
                 "TruncatedRTRL serves LSTM97 and dense layers of one level without norm"
             ) from None
+        if self.hidden == "full" and not graph.dense_loops:
+            raise ValueError(f"TruncatedRTRL: {layer.class_name} has no conventional hidden units for hidden='full'")
+        return Diagonal(layer, graph, cross=False, loops=self.hidden == "full")

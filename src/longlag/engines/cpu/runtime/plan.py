@@ -37,8 +37,8 @@ TARGETS = {
 
 def target_of(name: str, own_rec: bool) -> Target:
     """Target of the gradient of the tensor with this name; ``own_rec``: U y has gates that W x has not, or fewer."""
-    if name == "b_too":
-        return Target("db_too", SUM_U if own_rec else SUM_W)
+    if name == "bias_hh":
+        return Target("dbias_hh", SUM_U if own_rec else SUM_W)
     if name.endswith("_all"):  # the cell's params
         return Target(f"d_{name.removesuffix('_all')}_sum", each=True)
     return TARGETS.get(name) or Target(f"d_{name}")
@@ -126,7 +126,7 @@ class Plan:
 def _check(cell: Any, sizes: dict[str, tuple[int, ...]], H: int) -> None:
     """Refuse a tensor that is missing or has another shape: kernels would read beyond its end."""
     (_, B, I), G, Gx, Gy = sizes["x"], len(cell.gates), len(cell.input_gates), len(cell.recurrent_gates)
-    expected: dict[str, tuple[int, ...]] = {"W": (Gx * H, I), "b_x": (Gx * H,), "b_too": (Gy * H,)}
+    expected: dict[str, tuple[int, ...]] = {"W": (Gx * H, I), "b_x": (Gx * H,), "bias_hh": (Gy * H,)}
     expected |= {"U": (Gy * H, H), "gamma": (G, H), "beta": (G, H), **{f"{p}_all": (H,) for p in cell.params}}
     expected |= {f"{s}_0": (B, sizes.get(f"{s}_0", (B, H))[-1]) for s in cell.fed_back}
     required = {*sizes, *(f"{p}_all" for p in cell.params), *(["U"] if cell.dense else [])} - {"x"}

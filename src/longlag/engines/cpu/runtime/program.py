@@ -48,8 +48,7 @@ class Program:
         self.number = {"float32": 4, "float64": 8}[dtype]
         self.width = machine.VECTORS * machine.VECTOR_BYTES // self.number  # columns of a packed matrix's panel
         self.name = re.sub(r"\W", "_", f"{cell.name}_{dtype}{'_norm' if norm else ''}")
-        writer = generate.writer(cell, dtype, norm)
-        self.names = {"forward": writer.forward_names(), "backward": writer.backward_names()}
+        self.names = dict.fromkeys(("forward", "backward"), generate.names(cell))
         self._kernels: dict[str, int] = {}  # addresses of the kernels used so far
         self.places = {part: {name: k for k, name in enumerate(names)} for part, names in self.names.items()}
 
@@ -88,9 +87,8 @@ class Program:
     def _build(self, part: str) -> tuple[str, bytes]:
         from longlag.engines.cpu.cache.compile import machine_code  # loads Numba
 
-        source, scope = generate.source(self.cell, self.dtype, self.norm), {}
-        exec(compile(source, f"<longlag {self.name}>", "exec"), scope)
-        return source, machine_code(scope[part])
+        source, kernel = generate.kernel(self.cell, self.dtype, self.norm, part)
+        return source, machine_code(kernel)
 
     def workspace(
         self,
@@ -131,7 +129,7 @@ class Program:
         kernels = ("multiply_shared", "pack_shared") if sharing > 1 else ("multiply", "pack")
         kernels = (UNPACKED_PRODUCT[part], "keep_address") if unpacked else kernels
         words |= {name: product(kernel, self.dtype) for name, kernel in zip(("multiply", "pack"), kernels)}
-        words |= {"stage": generate.PACK | generate.ROWS, "source": -1, "save": save}
+        words |= {"stage": generate.PACK | generate.ROWS, "source": -1, "save": save, "S": [H, *widths][-1]}
         words |= dict(zip(generate.LAYOUT, getattr(self.cell, "layout", ())))
         tiles = []
         if part == "backward":

@@ -70,7 +70,7 @@ def run(
         raise ValueError(f"engine 'cpu': biases of cell {cell.name} must come apart, as (bias_ih, bias_hh)")
     given = {"x": x, "W": W}
     if isinstance(b, tuple):
-        given["b_x"], given["b_too"] = b
+        given["b_x"], given["bias_hh"] = b
     elif b is not None:
         given["b_x"] = b
     if U is not None:
@@ -127,7 +127,7 @@ def _differentiable_gradients(
         raise RuntimeError("engine 'cpu' cannot differentiate LSTM97 twice; engine='reference' can")
     named, extras = dict(zip(call.names, given)), call.extras or Extras()
     x, W, b, gamma = named["x"], named["W"], named.get("b_x"), named.get("gamma")
-    w = Weights(W, (b, named["b_too"]) if "b_too" in named else b).together(cell)
+    w = Weights(W, (b, named["bias_hh"]) if "bias_hh" in named else b).together(cell)
     norm = None if gamma is None else Norm(gamma, named["beta"], extras.eps)
     state = zeros_for(cell, x, W, [named.get(f"{s}_0") for s in cell.fed_back])
     y, ends = reference.run(

@@ -1,0 +1,225 @@
+"""Pointers for kernels, and tuples of them.
+
+A kernel reads and writes memory through C pointers: indexing is one instruction, without length or bounds, so that
+loops over them become vector code. A tuple holds one pointer per gate, state or parameter of a unit; its length is
+known when a kernel is compiled, and the functions below write out the loop over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+
+from longlag.engines.cpu.cache.compile import PLAIN
+from longlag.engines.cpu.cache.machine import VECTOR_BYTES
+from longlag.engines.cpu.simd.functions import intrinsic, splat
+from longlag.engines.cpu.simd.vector import Vector
+
+# of helper functions: they are inlined into a kernel and never called from Python
+INLINE: dict[str, Any] = {**PLAIN, "forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+
+@intrinsic
+def pointer(typing, address, number):
+    """The numbers of this type that begin at an address."""
+    kind = types.CPointer(number.dtype)
+
+    def codegen(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], context.get_value_type(kind))
+
+    return kind(address, number), codegen
+
+
+@intrinsic
+def row(typing, numbers, start):
+    """The numbers from ``start`` on: &numbers[start]."""
+    return numbers(numbers, types.intp), lambda context, builder, signature, arguments: builder.gep(
+        arguments[0], [arguments[1]]
+    )
+
+
+@intrinsic
+def address(typing, numbers, start):
+    """The address of ``numbers[start]``."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.ptrtoint(builder.gep(arguments[0], [arguments[1]]), ir.IntType(64))
+
+    return types.intp(numbers, types.intp), codegen
+
+
+@intrinsic
+def load(typing, numbers, start):
+    """A vector of the numbers from ``start`` on."""
+    vector = _vector(numbers)
+    return vector(numbers, types.intp), lambda context, builder, signature, arguments: _load(
+        context, builder, vector, *arguments
+    )
+
+
+@intrinsic
+def store(typing, numbers, start, value):
+    """Write a vector, or a number as often as a vector has lanes, from ``start`` on."""
+
+    def codegen(context, builder, signature, arguments):
+        _store(context, builder, _vector(numbers), *arguments)
+        return context.get_dummy_value()
+
+    return types.void(numbers, types.intp, value), codegen
+
+
+# ------------------------------------------------------------------------------------------------------- tuples
+def pointers(count: int, number: Any) -> Any:
+    """``f(table, word, base)``: pointers to the addresses base + table[word], base + table[word + 1], …."""
+    kind = types.CPointer(types.float32 if number is np.float32 else types.float64)
+
+    @intrinsic
+    def of_words(typing, table, word, base):
+        def codegen(context, builder, signature, arguments):
+            table, word, base = arguments
+            places = [builder.gep(table, [builder.add(word, word.type(k))]) for k in range(count)]
+            values = [builder.add(base, builder.load(place)) for place in places]
+            values = [builder.inttoptr(value, context.get_value_type(kind)) for value in values]
+            return context.make_tuple(builder, signature.return_type, values)
+
+        return _tuple(kind, count)(table, types.intp, types.intp), codegen
+
+    return of_words
+
+
+def picked(indices: Sequence[int]) -> Any:
+    """``f(numbers, start, stride)``: pointers to numbers[start + k·stride] for every k in ``indices``."""
+
+    @intrinsic
+    def rows(typing, numbers, start, stride):
+        def codegen(context, builder, signature, arguments):
+            numbers, start, stride = arguments
+            places = [builder.add(start, builder.mul(stride, stride.type(k))) for k in indices]
+            values = [builder.gep(numbers, [place]) for place in places]
+            return context.make_tuple(builder, signature.return_type, values)
+
+        return _tuple(numbers, len(indices))(numbers, types.intp, types.intp), codegen
+
+    return rows
+
+
+@intrinsic
+def moved(typing, rows, start):
+    """&rows[k][start] for every k."""
+    return rows(rows, types.intp), _each(lambda context, builder, row, start: builder.gep(row, [start]))
+
+
+@intrinsic
+def moved_by(typing, rows, count, strides):
+    """&rows[k][count · strides[k]] for every k."""
+
+    def move(context, builder, row, count, stride):
+        return builder.gep(row, [builder.mul(count, stride)])
+
+    return rows(rows, types.intp, strides), _each(move)
+
+
+@intrinsic
+def given_or(typing, rows, otherwise):
+    """The rows, with another pointer in place of those at address 0."""
+
+    def choose(context, builder, row, otherwise):
+        return builder.select(_is_null(builder, row), otherwise, row)
+
+    return rows(rows, otherwise), _each(choose)
+
+
+@intrinsic
+def strides_of(typing, rows, stride):
+    """For every row the stride, or 0 if it lies at address 0."""
+
+    def choose(context, builder, row, stride):
+        return builder.select(_is_null(builder, row), stride.type(0), stride)
+
+    return _tuple(types.intp, len(rows))(rows, types.intp), _each(choose)
+
+
+@intrinsic
+def load_vectors(typing, rows, start):
+    """`load` for every row."""
+    vector = _vector(rows.dtype)
+
+    def read(context, builder, row, start):
+        return _load(context, builder, vector, row, start)
+
+    return _tuple(vector, len(rows))(rows, types.intp), _each(read)
+
+
+@intrinsic
+def load_numbers(typing, rows, start):
+    """rows[k][start] for every k."""
+
+    def read(context, builder, row, start):
+        return builder.load(builder.gep(row, [start]))
+
+    return _tuple(rows.dtype.dtype, len(rows))(rows, types.intp), _each(read)
+
+
+@intrinsic
+def store_vectors(typing, rows, start, values):
+    """`store` for every row and its value."""
+    vector = _vector(rows.dtype)
+
+    def write(context, builder, row, start, value):
+        _store(context, builder, vector, row, start, value)
+
+    return types.void(rows, types.intp, values), _each(write)
+
+
+@intrinsic
+def store_numbers(typing, rows, start, values):
+    """rows[k][start] = values[k] for every k."""
+
+    def write(context, builder, row, start, value):
+        builder.store(value, builder.gep(row, [start]))
+
+    return types.void(rows, types.intp, values), _each(write)
+
+
+def _each(emit: Callable[..., Any]) -> Callable[..., Any]:
+    """The code of an intrinsic: ``emit`` for every entry of its first argument and of other tuples."""
+
+    def codegen(context, builder, signature, arguments):
+        def entry(k: int) -> Any:
+            pairs = zip(arguments, signature.args)
+            parts = [builder.extract_value(a, k) if isinstance(t, types.BaseTuple) else a for a, t in pairs]
+            return emit(context, builder, *parts)
+
+        values = [entry(k) for k in range(len(signature.args[0]))]
+        if signature.return_type == types.void:
+            return context.get_dummy_value()
+        return context.make_tuple(builder, signature.return_type, values)
+
+    return codegen
+
+
+def _tuple(kind: Any, count: int) -> Any:
+    return types.UniTuple(kind, count) if count else types.Tuple(())
+
+
+def _vector(numbers: Any) -> Vector:
+    return Vector(numbers.dtype, VECTOR_BYTES * 8 // numbers.dtype.bitwidth)
+
+
+def _load(context: Any, builder: Any, vector: Vector, row: Any, start: Any) -> Any:
+    place = builder.bitcast(builder.gep(row, [start]), context.get_value_type(vector).as_pointer())
+    return builder.load(place, align=vector.element.bitwidth // 8)
+
+
+def _store(context: Any, builder: Any, vector: Vector, row: Any, start: Any, value: Any) -> None:
+    kind = context.get_value_type(vector)
+    place = builder.bitcast(builder.gep(row, [start]), kind.as_pointer())
+    builder.store(splat(builder, value, kind), place, align=vector.element.bitwidth // 8)
+
+
+def _is_null(builder: Any, row: Any) -> Any:
+    return builder.icmp_unsigned("==", row, ir.Constant(row.type, None))

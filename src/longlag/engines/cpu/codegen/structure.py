@@ -1,0 +1,85 @@
+"""What the time loops know of a cell while they are compiled: counts and flags, no equations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Structure:
+    """Constants of the time loops.
+
+    Attributes:
+        gates: for every gate its row in W and its row in U, −1 where it has none.
+        norm: whether net inputs are layer-normalised.
+        fed_back: whether the next step reads y, through U or in the equations.
+        reads_y: whether the equations read y.
+        uniform: whether a state has one number per unit (LSTM-1997's states have fewer).
+    """
+
+    gates: tuple[tuple[int, int], ...]
+    states: int
+    params: int
+    dense: bool
+    norm: bool
+    fed_back: bool
+    reads_y: bool
+    uniform: bool
+
+    @classmethod
+    def of(cls, cell: Any, norm: bool, uniform: bool = True) -> Structure:
+        """The structure of a cell, or of anything with a cell's attributes."""
+        rows = [
+            (
+                cell.input_gates.index(gate) if gate in cell.input_gates else -1,
+                cell.recurrent_gates.index(gate) if gate in cell.recurrent_gates else -1,
+            )
+            for gate in cell.gates
+        ]
+        counts = len(cell.states), len(cell.params)
+        return cls(tuple(rows), *counts, cell.dense, norm, "y" in cell.fed_back, cell.reads_y, uniform)
+
+    @cached_property
+    def input_gates(self) -> int:
+        return sum(in_W >= 0 for in_W, _ in self.gates)
+
+    @cached_property
+    def recurrent_gates(self) -> int:
+        return sum(in_U >= 0 for _, in_U in self.gates)
+
+    @cached_property
+    def separate(self) -> bool:
+        """Whether U y has an array of its own, because W and U feed different gates."""
+        return self.dense and any(in_W != in_U for in_W, in_U in self.gates)
+
+    @cached_property
+    def both(self) -> tuple[tuple[int, int], ...]:
+        """Rows in W and U of the gates that have both."""
+        return tuple((in_W, in_U) for in_W, in_U in self.gates if in_W >= 0 and in_U >= 0)
+
+    @cached_property
+    def only_U(self) -> tuple[int, ...]:
+        """Rows in U of the gates that have no row in W."""
+        return tuple(in_U for in_W, in_U in self.gates if in_W < 0)
+
+    @cached_property
+    def masked(self) -> int:
+        """Number of fed-back values that a mask multiplies: all those of a local cell. (Elsewhere: U's input.)"""
+        return 0 if self.dense or not self.uniform else self.fed_back + self.states
+
+    # Scratch memory of a thread, in rows of H numbers: one of zeros, one for every masked value, those of the norm,
+    # a bias for every gate in W. The norm has one row for a net input and three for every gate.
+    @cached_property
+    def norm_row(self) -> int:
+        return 1 + self.masked
+
+    @cached_property
+    def bias_row(self) -> int:
+        return self.norm_row + (1 + 3 * len(self.gates)) * self.norm
+
+    @cached_property
+    def scratch_rows(self) -> int:
+        """All of them; a thread also needs (H + tile width) numbers for each row of its products."""
+        return self.bias_row + self.input_gates
