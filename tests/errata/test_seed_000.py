@@ -3,6 +3,8 @@
 n inputs, m hidden units in the order static, net, activation; f(a) = tanh(a/2).
 """
 
+from typing import Any
+
 import torch
 from helpers import error as rel
 from torch.autograd.functional import jacobian
@@ -22,7 +24,7 @@ def df(a):
     return (1 - f(a) ** 2) / 2
 
 
-def network(hidden=(2, 3, 3), output=(2, 0, 0), n=3, seed=0):
+def network(hidden=(2, 3, 3), output=(2, 0, 0), n=3, seed=0) -> Any:
     """A network with normal weights, |u| < 1 and |v| < 2."""
     torch.manual_seed(seed)
     net = ll.LocalFeedbackNetwork(n, hidden, output, constrain=None, **REFERENCE)
@@ -93,7 +95,7 @@ def test_000_1_slope_of_the_output_belongs_to_the_error():
 def test_000_2_the_direct_term_carries_the_weight_not_the_input():
     net, x = network(seed=1), torch.randn(6, 3).double()
     w, w_out, S, t = part(net, "hidden"), part(net, "output"), 2, 5
-    truth = jacobian(lambda x: net(x)[0][t], x)  # (l, T, n)
+    truth: Any = jacobian(lambda x: net(x)[0][t], x)  # (l, T, n)
     a, h, gain = hidden_run(net, x)
     slope, through = df(w_out @ h[t]), w_out * df(a[t])  # (l,), (l, m)
     for q in range(6):
@@ -123,7 +125,8 @@ def test_000_3_the_modulus_stands_inside_the_sum():
     values["output_static.weight_ih_l0"] = [[1.0, -1.0]]
     net.groups.load_state_dict({k: torch.tensor(v).double() for k, v in values.items()})
     # nets at 0, where f' is largest: the corrected bound is attained, the printed one is 0
-    truth = jacobian(lambda x: net(x)[0][q], torch.zeros(q + 1, 1).double())[0, 0]
+    flows: Any = jacobian(lambda x: net(x)[0][q], torch.zeros(q + 1, 1).double())  # (l, T, n)
+    truth = flows[0, 0]
     assert rel(truth, torch.tensor([0.25 / 4])) < EXACT
     assert rel(bound(net, q, inside=True)[0], truth) < EXACT
     assert float(bound(net, q, inside=False)) == 0.0

@@ -3,6 +3,8 @@
 x̃ = [x; y_hid; y_ig; y_og; y_cell]; n_b blocks of d_b cells; g = 4σ − 2, h = 2σ − 1.
 """
 
+from typing import Any
+
 import pytest
 import torch
 from helpers import error as rel
@@ -20,7 +22,7 @@ def slope(net):
     return torch.sigmoid(net) * (1 - torch.sigmoid(net))
 
 
-def network(seed=0, **options):
+def network(seed=0, **options) -> Any:
     torch.manual_seed(seed)
     options = {"output_size": d_out, "input_to_output": True, "bias": False, "init_range": 1.0} | options
     return ll.LSTM97(d_in, n_b, d_b, d_hid, **REFERENCE, **options)
@@ -156,7 +158,7 @@ def test_001_15_the_state_is_free_of_output_gates_if_it_starts_constant():
 
 
 def test_001_17_a_small_first_state_does_not_bound_the_later_ones():
-    net = ll.LSTM97(1, 1, 1, bias=True, recurrent=False, input_gate_bias=-5.0, **REFERENCE)
+    net: Any = ll.LSTM97(1, 1, 1, bias=True, recurrent=False, input_gate_bias=-5.0, **REFERENCE)
     with torch.no_grad():
         net.weight_cell.fill_(9.0)
         net.weight_ig.zero_()

@@ -4,6 +4,7 @@ net(t+1) = w [y(t); x(t)], y = σ(net), d units; outputs y(1)..y(T) from inputs 
 """
 
 import itertools
+from typing import Any
 
 import torch
 from helpers import error as rel
@@ -21,9 +22,9 @@ def slope(net):
     return torch.sigmoid(net) * (1 - torch.sigmoid(net))
 
 
-def network(units=d, inputs=d_in, seed=0):
+def network(units=d, inputs=d_in, seed=0) -> Any:
     torch.manual_seed(seed)
-    layer = ll.Recurrent(ll.cells.rnn97, inputs, units, bias=False, **REFERENCE)
+    layer: Any = ll.Recurrent(ll.cells.rnn97, inputs, units, bias=False, **REFERENCE)
     with torch.no_grad():
         layer.weight_ih_l0.normal_()
         layer.weight_hh_l0.normal_()

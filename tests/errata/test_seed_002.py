@@ -3,6 +3,8 @@
 Elman network r_t = U h_{t−1} + W x_t + b, h = tanh r, z = V h + c, p = softmax z; n inputs, m units, l classes.
 """
 
+from typing import Any
+
 import torch
 from helpers import error as rel
 from torch.autograd.functional import jacobian
@@ -16,7 +18,7 @@ n, m, T = 3, 4, 6
 l = m  # as many classes as units: what is printed without transpose can then be evaluated
 
 
-def case(seed=0):
+def case(seed=0) -> Any:
     """An Elman layer, V (l, m), c (l,), inputs (T, n), one-hot targets (T, l)."""
     torch.manual_seed(seed)
     layer = ll.Elman(n, m, **REFERENCE)

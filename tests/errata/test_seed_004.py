@@ -1,6 +1,7 @@
 """Errors in the textbook exercises on sequence models: corrected and printed formulas (LSTM: test_seed_004_lstm)."""
 
 import itertools
+from typing import Any
 
 import torch
 from helpers import error as rel
@@ -14,7 +15,7 @@ REFERENCE = {"dtype": torch.float64, "engine": "reference"}
 n, m, T = 3, 4, 6
 
 
-def randomised(layer, std=0.8):
+def randomised(layer, std=0.8) -> Any:
     with torch.no_grad():
         for p in layer.parameters():
             p.normal_(std=std)
@@ -62,14 +63,14 @@ def test_004_8_layer_norm_divides_by_the_root_of_the_unbiased_variance():
     layer, x, _ = ln_case()
     W, U, b = layer.weight_ih_l0, layer.weight_hh_l0, layer.bias_ih_l0 + layer.bias_hh_l0
     gamma, beta = layer.norm_weight_l0[0], layer.norm_bias_l0[0]
-    for options, holds in (
-        ({"divisor": m - 1}, True),
-        ({"divisor": m - 1, "root": False}, False),  # printed: σ without square
-        ({"divisor": m}, False),  # the frameworks' convention
+    for divisor, root, holds in (
+        (m - 1, True, True),
+        (m - 1, False, False),  # printed: σ without square
+        (m, True, False),  # the frameworks' convention
     ):
         h = torch.zeros(m).double()
         for x_t in x:
-            h = torch.tanh(ln(W @ x_t + U @ h + b, gamma, beta, **options))
+            h = torch.tanh(ln(W @ x_t + U @ h + b, gamma, beta, divisor=divisor, root=root))
         error = rel(h, layer(x)[1][0])
         assert error < EXACT if holds else error > 0.01
     r = W @ x[0] + b

@@ -3,6 +3,8 @@
 i, f, o = σ(·), g = tanh(·) of U h_{t−1} + W x_t + b; c_t = f c_{t−1} + i g; h_t = o tanh c_t; L = Σ CE(V h + c_out).
 """
 
+from typing import Any
+
 import pytest
 import torch
 from helpers import error as rel
@@ -22,7 +24,7 @@ class Case:
 
     def __init__(self, seed=0):
         torch.manual_seed(seed)
-        self.layer = ll.LSTM(n, m, **REFERENCE)
+        self.layer: Any = ll.LSTM(n, m, **REFERENCE)
         with torch.no_grad():
             for p in self.layer.parameters():
                 p.normal_(std=0.8)
@@ -151,7 +153,8 @@ def test_004_6_memory_expansion_needs_the_initial_cell():
 
 
 def test_004_12_open_input_closed_forget_gate_is_not_elman():
-    layer, x = ll.LSTM(n, m, **REFERENCE), torch.randn(T, n).double()
+    layer: Any = ll.LSTM(n, m, **REFERENCE)
+    x = torch.randn(T, n).double()
     with torch.no_grad():
         for gate, bias in (("i", 60.0), ("f", -60.0)):
             layer.bias_ih_l0[rows(gate)] = bias

@@ -20,7 +20,7 @@ from longlag.cli.tag import watching
 from longlag.tagger.errors import Errors, analyse
 from longlag.tagger.loop import Loop
 from longlag.tagger.score import score
-from longlag.tagger.train import Settings, load, train_tagger
+from longlag.tagger.train import Settings, Watch, load, train_tagger
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 LONGLAG = [sys.executable, "-m", "longlag"]
@@ -62,7 +62,7 @@ def test_from_a_file_to_tags(place, tmp_path):
 def test_evaluation_prints_what_the_library_finds(place):
     done = run("eval", place / "model", place / "test.tsv")
     assert done.exit_code == 0, done.output
-    tagger, sentences = ll.Tagger.load(place / "model"), load(place / "test.tsv", None)
+    tagger, sentences = ll.Tagger.load(place / "model"), load(place / "test.tsv", Watch())
     found = analyse(tagger, sentences, tagger.predict([s.words for s in sentences]))
     assert done.stdout.splitlines()[:-1] == found.lines()
     assert re.fullmatch(r"30 sentences in \d+\.\d\d s: [\d,]+ sentences per second", done.stdout.splitlines()[-1])
@@ -136,7 +136,7 @@ def test_the_report_is_one_page(place, tmp_path):
     assert "width=device-width" in html
     assert "<b>&" not in html
     assert "&lt;b&gt;&amp;" in html
-    tagger, sentences = ll.Tagger.load(place / "model"), load(odd, None)
+    tagger, sentences = ll.Tagger.load(place / "model"), load(odd, Watch())
     found = analyse(tagger, sentences, tagger.predict([s.words for s in sentences]))
     (right, guess), n = found.mistakes[0]
     k = page.cells.index(right, page.cells.index("for example"))
@@ -156,7 +156,7 @@ def test_the_report_shows_every_confusion_and_fits_a_phone(tmp_path):
     assert "overflow-x" not in html
     table = html[html.index("<h2>Guesses by right tag</h2>") :]
     for right in tags:
-        row = re.search(rf"<tr><td>{right}<td>(.*?)</tr>", table)[1]
+        (row,) = re.findall(rf"<tr><td>{right}<td>(.*?)</tr>", table)
         guesses = dict(re.findall(r"<span class=pair>(\S+) ([\d,]+)</span>", row))
         assert guesses == {guess: str(confusion[right, guess]) for guess in tags if guess != right}
         words = sum(confusion[right, guess] for guess in tags)
@@ -166,8 +166,9 @@ def test_the_report_shows_every_confusion_and_fits_a_phone(tmp_path):
 def test_prediction_serves_a_pipe_at_once(place):
     """A sentence is answered while the other end is still open, in order, whatever comes after."""
     command = [*LONGLAG, "tag", "predict", str(place / "model"), "--raw", "--marginals", "-"]
-    pipe = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, env=ENVIRONMENT, **pipe) as process:
+    with subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
         for sentence in ("the cat sees a dog", "a bird likes the fox"):
             process.stdin.write(f"{sentence}\n".encode())
             process.stdin.flush()

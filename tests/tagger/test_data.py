@@ -25,6 +25,12 @@ def file(tmp_path, content):
     return path
 
 
+def note(path, columns=None):
+    found = layout(path, columns)
+    assert found is not None
+    return found.note
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -60,7 +66,7 @@ def test_conllu_is_recognised(tmp_path, content):
     """FORM and UPOS; comments, multiword tokens and empty nodes are no words."""
     path = file(tmp_path, content)
     assert [(s.words, s.tags) for s in read(path)] == [(s.words, s.tags) for s in WANTED]
-    assert layout(path).note == "CoNLL-U: words from column 2 (FORM), tags from column 4 (UPOS)"
+    assert note(path) == "CoNLL-U: words from column 2 (FORM), tags from column 4 (UPOS)"
     with path.open("rb") as stream:
         untagged = [s.words for some in sentences(stream, "x", tagged=False) for s in some]
     assert untagged == [s.words for s in WANTED]
@@ -100,10 +106,10 @@ def test_a_document_mark_ends_a_sentence(tmp_path):
 def test_columns_can_be_chosen_and_are_told(tmp_path):
     path = file(tmp_path, "a\tb\tc\td\n")
     assert read(path)[0] == Sentence(["a"], ["d"], (1,))
-    assert layout(path).note == "4 columns: words from column 1, tags from column 4; --columns chooses others"
+    assert note(path) == "4 columns: words from column 1, tags from column 4; --columns chooses others"
     assert read(path, columns=(3, 2))[0] == Sentence(["c"], ["b"], (1,))
-    assert layout(path, columns=(3, 2)).note is None
-    assert layout(file(tmp_path, "a\tb\n")).note is None
+    assert note(path, columns=(3, 2)) is None
+    assert note(file(tmp_path, "a\tb\n")) is None
     with pytest.raises(DataError, match=re.escape("x.tsv:1: a line must have at least 5 columns, got 2")):
         read(path, columns=(1, 5))
 
@@ -139,12 +145,12 @@ def test_a_file_must_be_there(tmp_path):
         read(tmp_path)
 
 
-class Endless(io.RawIOBase):
+class Endless(io.BytesIO):
     """A stream that gives a little at a time, never more than it is asked for, and counts."""
 
     given = 0
 
-    def read1(self, size):
+    def read1(self, size=-1, /):
         self.given += 1
         return b"word word\nwo" if self.given % 2 else b"rd x\n\n"
 
@@ -166,7 +172,7 @@ def test_lines_are_whole_wherever_a_reading_ends():
     data = "ä\r\nb\n\nc".encode()
 
     class Bytes(io.BytesIO):
-        def read1(self, size=-1):
+        def read1(self, size=-1, /):
             return super().read1(1)
 
     assert list(itertools.chain.from_iterable(chunks(Bytes(data), "-"))) == ["ä", "b", "", "c"]

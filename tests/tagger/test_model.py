@@ -10,7 +10,7 @@ from tagger.town import names, town
 import longlag as ll
 from longlag.tagger import folder as files
 from longlag.tagger.batches import Corpus
-from longlag.tagger.data import read
+from longlag.tagger.data import Sentence, read
 from longlag.tagger.folder import FolderError
 from longlag.tagger.network import RARE
 from longlag.tagger.vocabulary import Vocabulary
@@ -59,9 +59,10 @@ def test_a_sentence_is_tagged_as_if_it_were_alone(head, layers):
 
 def test_marginals_are_probabilities_of_the_chain():
     tagger, sentence = untrained(), ["a", "cat", "sees"]
-    corpus = Corpus([ll.tagger.data.Sentence(sentence, [])], tagger.vocabulary)
+    corpus = Corpus([Sentence(sentence, [])], tagger.vocabulary)
     scores = tagger.network.run(tagger.network.describe(corpus.forms)[corpus.places[0]][None], torch.tensor([3]))
     paths = torch.cartesian_prod(*[torch.arange(3)] * 3)
+    assert tagger.crf is not None
     p = torch.softmax(torch.stack([tagger.crf.score(scores, path[None]) for path in paths])[:, 0], 0).detach()
     best = paths[p.argmax()]
     wanted = [(tagger.vocabulary.tags[k], float(p[paths[:, t] == k].sum())) for t, k in enumerate(best)]
@@ -73,7 +74,7 @@ def test_marginals_are_probabilities_of_the_chain():
 def test_training_reads_words_as_prediction_does():
     """Without noise both ways to the scores agree, though one describes a batch's words and one a whole text's."""
     tagger = untrained(dropout=0.0)
-    some = [ll.tagger.data.Sentence(words, ["A"] * len(words)) for words in SENTENCES if words]
+    some = [Sentence(words, ["A"] * len(words)) for words in SENTENCES if words]
     corpus = Corpus(some, tagger.vocabulary)
     batch = corpus.batch(range(len(some)))
     noise = tagger.network.draw(batch)
@@ -86,12 +87,12 @@ def test_training_reads_words_as_prediction_does():
     loss = tagger(batch, quiet)
     each = [tagger(corpus.batch([k]), quiet.rows(slice(k, k + 1))._replace(hidden=torch.zeros(1, n, dtype=torch.bool)))
             for k, n in enumerate(lengths.tolist())]  # fmt: skip
-    assert torch.allclose(loss, sum(each), rtol=1e-12)
+    assert torch.allclose(loss, torch.stack(each).sum(), rtol=1e-12)
 
 
 def test_noise_hides_rare_words_and_is_the_same_over_time():
     tagger = untrained(dropout=0.5)
-    corpus = Corpus([ll.tagger.data.Sentence(["cat", "a", "zebra"] * 2000, [])], tagger.vocabulary)
+    corpus = Corpus([Sentence(["cat", "a", "zebra"] * 2000, [])], tagger.vocabulary)
     corpus.tags = [torch.zeros(6000, dtype=torch.long)]
     noise = tagger.network.draw(corpus.batch([0]))
     shares = noise.hidden[0].view(-1, 3).double().mean(0)
@@ -111,8 +112,8 @@ def test_dropout_acts_on_every_input_and_on_the_output():
     masks = [2 * torch.randint(2, (1, 1, width)).double() for width in tagger.network.widths]
     with torch.no_grad():
         for mask, lstm in zip(masks, other.network.lstms):
-            for weight in (lstm.weight_ih_l0, lstm.weight_ih_l0_reverse):
-                weight.mul_(mask[0])
+            for name in ("weight_ih_l0", "weight_ih_l0_reverse"):
+                lstm.get_parameter(name).mul_(mask[0])
         other.network.emit.weight.mul_(masks[-1][0])
     assert torch.allclose(tagger.network.run(x, lengths, masks), other.network.run(x, lengths), rtol=1e-12)
     assert not torch.allclose(tagger.network.run(x, lengths), other.network.run(x, lengths), rtol=1e-3)

@@ -137,6 +137,7 @@ def test_a_process_killed_again_and_again(place, tmp_path):
     environment, kills = {**os.environ, "OMP_NUM_THREADS": "1"}, 0
     for _ in range(3):
         process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+        assert process.stderr is not None
         for line in process.stderr:
             if line.startswith("epoch"):
                 break
@@ -168,7 +169,7 @@ def test_a_finished_model_is_not_overwritten(place, tmp_path):
 
 def test_resuming_needs_the_same_settings_and_data(place, tmp_path):
     class Stop(Ear):
-        def epoch(self, *_):
+        def epoch(self, epoch, epochs, loss, dev, best):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -264,7 +265,7 @@ def test_the_rate_rises_then_falls_and_gradients_are_clipped(place, monkeypatch)
 
     def step():
         rates.append(loop.optimizer.param_groups[0]["lr"])
-        norms.append(float(torch.stack([p.grad.norm() for p in tagger.parameters()]).norm()))
+        norms.append(float(torch.stack([p.grad.norm() for p in tagger.parameters() if p.grad is not None]).norm()))
 
     monkeypatch.setattr(loop.optimizer, "step", step)
     monkeypatch.setattr("longlag.tagger.loop.CLIP", 0.05)
@@ -294,6 +295,7 @@ def test_spans_are_learned_and_only_legal_ones_found(tmp_path, scheme):
     letters = {"BIO": "BBI", "BIOES": "SBE", "BILOU": "UBL"}[scheme]
     wanted = [["O", f"{letters[1]}-per", f"{letters[2]}-per", "O", f"{letters[0]}-loc"]]
     assert tagger.predict([["meet", "Eve", "Gray", "in", "Rome"]]) == wanted
+    assert tagger.crf is not None
     assert tagger.crf.allowed is not None
     with torch.no_grad():
         tagger.network.emit.weight.zero_()  # whatever the scores, a sentence is legal

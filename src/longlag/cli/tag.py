@@ -85,14 +85,16 @@ def evaluate(
 ) -> None:
     """See how good a model is on tagged sentences it has not seen.
 
-    Prints accuracy, that of words not seen in training, F1 of spans as conlleval counts it, the most frequent
-    mistakes, and sentences per second from words to tags (loading and reading not counted, a first call before it).
+    Prints the accuracy, also of words not seen in training, F1 of spans as conlleval counts it, the most frequent
+    mistakes, and sentences per second from words to tags (without loading and reading, after a first call). Tags that
+    training never saw count as errors.
 
     [bold]Example[/bold]
 
         longlag tag eval model/ test.tsv --report errors.html
     """
     with one_line_errors():
+        from longlag import files
         from longlag.tagger.columns import parse
         from longlag.tagger.errors import analyse
         from longlag.tagger.model import Tagger
@@ -113,8 +115,7 @@ def evaluate(
             typer.echo(line)
         typer.echo(f"{len(words)} sentences in {seconds:.2f} s: {len(words) / seconds:,.0f} sentences per second")
         if report is not None:
-            report.write_text(found.html(f"{test.name} by {model.name}"), encoding="utf-8")
-            typer.echo(report)
+            typer.echo(files.replace(report, found.html(f"{test.name} by {model.name}")))
 
 
 @app.command()
@@ -128,9 +129,9 @@ def predict(
 ) -> None:
     """Tag sentences: word TAB tag on standard output, a blank line after each sentence.
 
-    Input is one word per line with a blank line after each sentence (of several columns the first is read), or with
-    --raw plain text with a sentence per line. Works in a pipe: order is kept, sentences are written as they come,
-    and memory does not grow.
+    Input is one word per line with a blank line after each sentence (of several columns the first is read, of CoNLL-U
+    FORM), or with --raw plain text with a sentence per line. Works in a pipe: sentences are written as they arrive, in
+    their order, and memory does not grow.
 
     [bold]Example[/bold]
 

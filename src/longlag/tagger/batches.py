@@ -17,7 +17,7 @@ class Batch(NamedTuple):
     """Sentences side by side."""
 
     forms: Forms  # the different words of the batch
-    places: Tensor  # (B, T): which of them stands where; 0 as padding
+    places: Tensor  # (B, T): index of each word in forms; 0 as padding
     lengths: Tensor  # (B,)
     tags: Tensor  # (B, T), −1 beyond a length
 

@@ -1,4 +1,4 @@
-"""Which columns of a file hold the words and the tags: CoNLL-U by its look, other files first and last, or as told."""
+"""Which columns of a file are words and tags: FORM and UPOS of CoNLL-U, else first and last, or the user's choice."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class World(NamedTuple):
 
 
 class Loop:
-    """Training as it stands after some epochs.
+    """The state of a training: tagger, averaged weights, optimiser, epochs done.
 
     Args:
         tagger: what is trained.

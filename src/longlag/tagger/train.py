@@ -228,7 +228,7 @@ def note_new_tags(
 
 
 def columns_of(folder: Path) -> str | None:
-    """The columns that training was told to read."""
+    """The columns chosen for training; None if by default."""
     return folders.read_description(folder).get("training", {}).get("settings", {}).get("columns")
 
 
