@@ -45,7 +45,8 @@ class _Jordan(torch.autograd.Function):
     def backward(ctx: Any, *d_results: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         logits, saved, needed = ctx.logits, ctx.saved_tensors[:14], ctx.needs_input_grad[6:]
         _check_saved(saved, ctx.dtype)
-        if not _private.in_batches(d_results):
+        batched = _private.batch_test()
+        if not (_private.transforms_active() or any(map(batched, d_results))):
             return (*[None] * 6, *_gradients(logits, saved, needed, *d_results))
         values = (*saved[3:10], *ctx.saved_tensors[14:])
         there = [k for k, (need, value) in enumerate(zip(needed, values)) if need and value is not None]

@@ -20,7 +20,8 @@ def _called(
         raise ShapeError(f"engine 'cpu': names must be x, W and others, one for each of {len(given)}, got {names}")
     reverse, eps, mask, lengths, reset = options
     plain = mask is None and reset is None and not (reverse and lengths is not None)
-    return run.Call(_cell(key), tuple(names), reverse, eps, plain), (mask, lengths, reset)
+    bare = plain and lengths is None and not eps
+    return run.Call(_cell(key), tuple(names), reverse, eps, plain, bare), (mask, lengths, reset)
 
 
 def _cell(key: str) -> Any:
@@ -41,7 +42,7 @@ def _cell(key: str) -> Any:
 def forward(key: str, names: list[str], given: list[Tensor], *options: Any) -> list[Tensor]:
     """``longlag::recurrent``: outputs, final states and what the backward operator reads."""
     call, optional = _called(key, names, given, options)
-    out, ends, kept, _ = run.forward(call, given, optional, save=True)
+    out, ends, kept, *_ = run.forward(call, given, optional, save=True)
     return [out, *ends, kept]
 
 

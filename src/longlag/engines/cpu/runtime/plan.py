@@ -88,7 +88,8 @@ class Plan:
         H = rows // len(cell.input_gates)
         widths = tuple(sizes[f"{s}_0"][-1] if f"{s}_0" in sizes else H for s in cell.fed_back)
         check_shapes(cell, sizes, H)
-        self.sizes = tuple(math.prod(shape) for shape in shapes)  # numbers in each tensor given
+        self.number = dtype.itemsize
+        self.sizes = tuple(math.prod(shape) * self.number for shape in shapes)  # bytes of each tensor given
         self._sizes = x, rows, widths, plain
         self._how = reverse, threads
         self._backward: dict[tuple[bool, ...], Pass] = {}

@@ -29,6 +29,7 @@ _private.check_torch()
 _PLAIN_TYPES = _private.PLAIN_TYPES
 _Function: Any = _private.single_level_function()
 _unwrap = _private.unwrap_function()
+_is_batch = _private.batch_test()
 
 
 class Call(NamedTuple):
@@ -39,6 +40,7 @@ class Call(NamedTuple):
     reverse: bool
     eps: float
     plain: bool  # whether U reads nothing but the outputs of the step before
+    bare: bool  # whether there is no mask, no lengths, no reset and no eps
 
 
 def run(
@@ -82,21 +84,29 @@ def run(
         if value.is_neg():
             given[name] = value.resolve_neg()
     plain = mask is None and reset is None and not (reverse and lengths is not None)
-    call = Call(cell, tuple(given), reverse, eps, plain)
+    call = Call(cell, tuple(given), reverse, eps, plain, plain and lengths is None and not eps)
     if not torch.is_grad_enabled():  # `ctx.needs_input_grad` would say what could be needed, not what is
-        out, ends, _, _ = forward(call, tuple(given.values()), (mask, lengths, reset), save=False)
+        out, ends, *_ = forward(call, tuple(given.values()), (mask, lengths, reset), save=False)
         return out, tuple(ends)
     results = _Recurrent.apply(call, mask, lengths, reset, *given.values())
     return results[0], results[1:]
+
+
+def _in_batches(errors: Sequence[Tensor | None]) -> bool:
+    """Whether gradients come in batches (vmap)."""
+    for d in errors:
+        if d is not None and _is_batch(d):
+            return True
+    return _private.transforms_active()
 
 
 class _Recurrent(_Function):
     @staticmethod
     def forward(ctx: Any, call: Call, mask: Any, lengths: Any, reset: Any, *given: Tensor) -> Any:
         save, optional = any(ctx.needs_input_grad), (mask, lengths, reset)
-        out, ends, kept, plan = forward(call, given, optional, save)
+        out, ends, kept, plan, addresses = forward(call, given, optional, save)
         if save:
-            ctx.call, ctx.plan = call, plan
+            ctx.call, ctx.plan, ctx.addresses = call, plan, addresses
             ctx.set_materialize_grads(False)
             ctx.save_for_backward(out, kept, mask, lengths, reset, *given)
         return out, *ends
@@ -108,8 +118,8 @@ class _Recurrent(_Function):
         optional = mask, lengths, reset
         if torch.is_grad_enabled():  # a backward pass that is itself to be differentiated
             return (*[None] * 4, *_differentiable_gradients(call, given, optional, d_results, needed))
-        gradients = _batched_gradients if _private.in_batches(d_results) else backward
-        return (*[None] * 4, *gradients(ctx.plan, call, given, optional, out, kept, d_results, needed))
+        gradients = _batched_gradients if _in_batches(d_results) else backward
+        return (*[None] * 4, *gradients(ctx.plan, call, given, optional, out, kept, d_results, needed, ctx.addresses))
 
 
 def _differentiable_gradients(
@@ -143,6 +153,7 @@ def _batched_gradients(
     kept: Tensor,
     d_results: Sequence[Tensor | None],
     needed: tuple[bool, ...],
+    addresses: Sequence[int],
 ) -> list[Tensor | None]:
     """The gradients where errors come in batches: one backward pass for each."""
     shapes = [plan.forward.workspace.shape, *plan.forward.results]
@@ -150,7 +161,7 @@ def _batched_gradients(
     there = [k for k in plan.backward(needed).computed if needed[k]]
 
     def one(*d: Tensor) -> list[Tensor]:
-        found = backward(plan, call, given, optional, out, kept, d, needed)
+        found = backward(plan, call, given, optional, out, kept, d, needed, addresses)
         return [value for k, value in enumerate(found) if k in there and value is not None]
 
     gradients: list[Tensor | None] = [None] * len(given)
@@ -161,7 +172,7 @@ def _batched_gradients(
 
 # ------------------------------------------------------------------------------------------------------- kernels
 def planned(call: Call, given: Sequence[Tensor], optional: Optional, save: bool) -> Plan:
-    cell, names, reverse, _, plain = call
+    cell, names, reverse, _, plain, bare = call
     shapes, dtype = [], given[0].dtype
     for value in given:
         shapes.append(value.shape)
@@ -169,20 +180,31 @@ def planned(call: Call, given: Sequence[Tensor], optional: Optional, save: bool)
             name, got = names[len(shapes) - 1], f"{value.dtype} on {value.device}"
             raise DtypeError(f"engine 'cpu': {name} of cell {cell.name} must be {dtype} on cpu like x, got {got}")
     this = plan(cell, names, tuple(shapes), dtype, plain, save, reverse, torch.get_num_threads())
-    if any(value is not None for value in optional):
+    if not bare:
         check_optional(f"cell {cell.name}", this.forward.workspace.shape, dtype, optional)
     return this
 
 
 def forward(
     call: Call, given: Sequence[Tensor], optional: Optional, save: bool
-) -> tuple[Tensor, list[Tensor], Tensor, Plan]:
-    """Outputs, final states, the memory that the backward pass reads, and the plan for that."""
-    plan, new = planned(call, given, optional, save), given[0].new_empty
+) -> tuple[Tensor, list[Tensor], Tensor, Plan, list[int]]:
+    """Outputs, final states, the memory that the backward pass reads, the plan for that, and addresses.
+
+    Those are the addresses of ``given``, of that memory and of the outputs.
+    """
+    plan, new, held = planned(call, given, optional, save), given[0].new_empty, []
     this = plan.forward
     kept, out, ends = new(this.workspace.kept), new(*this.workspace.shape), [new(*shape) for shape in this.results]
-    _run(plan, this, call, given, optional, (kept, new(this.workspace.memory), out, *ends))
-    return out, ends, kept, plan
+    addresses = []
+    for value, size in zip(given, plan.sizes):
+        if not value.is_contiguous():
+            check_memory(value)
+            held.append(value := value.contiguous())
+        addresses.append(at := value.data_ptr())
+        if not at or value.untyped_storage().nbytes() < size + value.storage_offset() * plan.number:
+            check_memory(value)
+    _run(plan, this, call, addresses, optional, (kept, new(this.workspace.memory), out, *ends))
+    return out, ends, kept, plan, [*addresses, kept.data_ptr(), out.data_ptr()]
 
 
 def backward(
@@ -194,20 +216,21 @@ def backward(
     kept: Tensor,
     d_results: Sequence[Tensor | None],
     needed: tuple[bool, ...],
+    addresses: Sequence[int] = (),
 ) -> list[Tensor | None]:
-    """The gradients of ``given``."""
-    dtype, workspace = plan.dtype, plan.forward.workspace
-    saved, shapes = (*given, out, kept), (*plan.shapes, workspace.shape, (workspace.kept,))
-    for value, shape in zip(saved, shapes):  # hooks on saved tensors may bring back anything
-        if value.shape != shape or value.dtype is not dtype or not value.is_cpu or type(value) not in _PLAIN_TYPES:
-            _check_saved(call, saved, shapes, dtype)
-        if value.is_neg():
-            raise RuntimeError(f"engine 'cpu': saved tensors of cell {call.cell.name} came back with a negative bit")
-    if any(value is not None for value in optional):
+    """The gradients of ``given``; a tensor that is where the forward pass read it (``addresses``) is the same."""
+    dtype, workspace, held = plan.dtype, plan.forward.workspace, []
+    saved, shapes = (*given, kept, out), (*plan.shapes, (workspace.kept,), workspace.shape)
+    for value, shape, at in zip(saved, shapes, addresses or [0] * len(saved)):
+        if value.data_ptr() != at or value.shape != shape or value.dtype is not dtype:
+            _check_saved(call, saved, shapes, dtype)  # hooks on saved tensors may bring back anything
+            addresses = [_address(value, held) for value in saved]
+            break
+    if not call.bare:
         check_optional(f"cell {call.cell.name}", workspace.shape, dtype, optional)
     this, new = plan.backward(needed), out.new_empty
     memory, found = new(this.workspace.memory), [new(*shape) for shape in this.results]
-    _run(plan, this, call, given, optional, (kept, memory, out, *found), d_results)
+    _run(plan, this, call, addresses[: len(given)], optional, (kept, memory, out, *found), d_results)
     gradients: list[Tensor | None] = [None] * len(given)
     for k, d in zip(this.computed, found):
         gradients[k] = d.sum(0) if k in this.each else d
@@ -216,7 +239,7 @@ def backward(
 
 def _check_saved(call: Call, saved: Sequence[Tensor], shapes: Sequence[Sequence[int]], dtype: torch.dtype) -> None:
     """Refuse by name a tensor that is not what the forward pass saved."""
-    for name, value, shape in zip((*call.names, "out", "kept"), saved, shapes):
+    for name, value, shape in zip((*call.names, "kept", "out"), saved, shapes):
         same = value.shape == shape and value.dtype is dtype and value.is_cpu
         if not same or _private.has_own_operations(value):
             got = f"a {type(value).__name__} of {value.dtype}, shape {tuple(value.shape)} on {value.device}"
@@ -231,42 +254,35 @@ def _run(
     plan: Plan,
     this: Pass,
     call: Call,
-    given: Sequence[Tensor],
+    addresses: Sequence[int],
     optional: Optional,
     own: Sequence[Tensor],
     d_results: Sequence[Tensor | None] = (),
 ) -> None:
-    """Fill in a table and run a pass."""
-    table, held, number = this.table[:], [], own[0].element_size()  # tensors must live until the kernel ends
-    for place, size, tensor in zip(this.places, plan.sizes, given):
-        if not tensor.is_contiguous():
-            check_memory(tensor)
-            held.append(tensor := tensor.contiguous())
-        table[place] = at = tensor.data_ptr()
-        if not at or tensor.untyped_storage().nbytes() < (tensor.storage_offset() + size) * number:
-            check_memory(tensor)
-    for place, tensor in zip(this.places[len(given) :], own):
-        table[place] = tensor.data_ptr()
+    """Fill in a table and run a pass; ``own``: tensors made for it, and those the forward pass made."""
+    table, held = this.table[:], []  # tensors must live until the kernel ends
+    for place, at in zip(this.places, (*addresses, *[tensor.data_ptr() for tensor in own])):
+        table[place] = at
     for place, d in zip(plan.errors, d_results):
         if d is not None:
             if type(d) not in _PLAIN_TYPES and _private.has_own_operations(d):
                 what, kind = f"a gradient of cell {call.cell.name}", type(d).__name__
                 raise ShapeError(f"engine 'cpu': {what} must be a plain tensor, got {kind}")
             table[place] = _address(d, held)
-    if call.eps or any(value is not None for value in optional):
+    if not call.bare:
         _fill_optional(table, plan.program.places[this.part], call, optional, held)
     this.run(table)
 
 
 def _address(tensor: Tensor, held: list[Tensor]) -> int:
-    """The address of a tensor's numbers, in order; ``held`` keeps the memory alive."""
-    check_memory(tensor)
-    if tensor.is_neg():
-        tensor = tensor.resolve_neg()
-    if not tensor.is_contiguous():
-        tensor = tensor.contiguous()
-    held.append(tensor)
-    return tensor.data_ptr()
+    """The address of a tensor's numbers, in order; ``held`` keeps the memory alive if it is a copy."""
+    if tensor.is_neg() or not tensor.is_contiguous():
+        check_memory(tensor)
+        held.append(tensor := tensor.resolve_neg().contiguous())
+    at = tensor.data_ptr()
+    if not at or tensor.untyped_storage().nbytes() < tensor.nbytes + tensor.storage_offset() * tensor.itemsize:
+        check_memory(tensor)
+    return at
 
 
 def _fill_optional(table: array, places: dict[str, int], call: Call, optional: Optional, held: list[Tensor]) -> None:
@@ -279,4 +295,5 @@ def _fill_optional(table: array, places: dict[str, int], call: Call, optional: O
         lengths = lengths.to(torch.int64)
     for name, tensor in (("mask", mask), ("lengths", lengths), ("reset", reset)):
         if tensor is not None:
+            held.append(tensor)
             table[places[name]] = _address(tensor, held)
