@@ -55,10 +55,8 @@ def path_products(layer: nn.Module, x: Tensor, lag: int, t: int | None = None, *
         raise ValueError(f"path_products: lag must be an int of 1..{most}, got {lag!r}")
     paths = U.new_ones(B, d)
     for q in range(1, lag + 1):
-        if of == "output":
-            factors = slopes[t - q + 1].unsqueeze(-1) * U
-        else:
-            factors = U * slopes[t - q].unsqueeze(-2)  # [RNN-97 1.1 paths]
+        slope = slopes[t - q + 1].unsqueeze(-1) if of == "output" else slopes[t - q].unsqueeze(-2)
+        factors = U * slope  # (B, d, d) [RNN-97 1.1 paths]
         paths = paths.unsqueeze(-1) * factors.view(B, *[1] * (q - 1), d, d)
     return paths
 

@@ -117,7 +117,7 @@ class Layer(nn.Module, abc.ABC):
         """All outputs and states of a run over x (T, B, I). Dropout is off.
 
         Returns:
-            outputs (T, B, O); states (T + 1, B, n) before, between and after the steps, as `StateSpec.flatten` has them.
+            outputs (T, B, O); states (T + 1, B, n) before, between and after the steps, as rows of `StateSpec.flatten`.
 
         >>> import torch, longlag as ll
         >>> y, states = ll.LSTM(3, 5).trajectory(torch.randn(7, 2, 3))

@@ -34,7 +34,7 @@ class LSTM97Step(LinearStep):
             self.y = self._read_out(self.activations)
 
     def _linearise(self, state: Parts) -> None:
-        layer, rows, x, (past, s) = self.layer, self.rows, self.x, state
+        layer, x, (past, s) = self.layer, self.x, state
         self.w, b = layer.weights()
         self.source = torch.cat([x, past], -1) if layer.recurrent else x  # [LSTM-97 2 x̃]
         net = dict(zip(layer.sections, linear(self.source, self.w, b).split(list(layer.sections.values()), -1)))
