@@ -1,4 +1,4 @@
-"""What `longlag flow` looks at: layers by name, noise to drive them, an LSTM that has learned something."""
+"""Layers and inputs that `longlag flow` analyses: layers by name, noise, an LSTM trained on the adding problem."""
 
 from __future__ import annotations
 

@@ -173,7 +173,9 @@ def drift(
 def memory(
     hidden: Hidden = 8,
     length: Annotated[int, typer.Option(help="Steps of the adding problem, at least 22.")] = 40,
-    updates: Annotated[int, typer.Option(help="Updates on the adding problem before looking; 0: untrained.")] = 1500,
+    updates: Annotated[
+        int, typer.Option(help="Updates on the adding problem before the analysis; 0: untrained.")
+    ] = 1500,
     seed: Seed = 0,
     out: Out = Path("flow_memory.png"),
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -123,13 +124,11 @@ def carousel(network: nn.Module, x: Tensor, t: int | None = None, *, state: Stat
 
 def _memory_cells(network: nn.Module) -> tuple[UnitGraph, UnitGroup]:
     """The units of a network under the cuts of 1997, and its memory cells among them."""
-    try:
+    with contextlib.suppress(NotLocal):
         graph = as_layer("carousel", network).local_units(cut=True)
-    except NotLocal:
-        graph = None
-    for group in graph.groups if graph is not None else ():
-        if group.loop == ("s",) and group.cell.jacobian["s", "s"] == 1 and {"i", "a"} <= set(group.cell.gates):
-            return graph, group
+        for group in graph.groups:
+            if group.loop == ("s",) and group.cell.jacobian["s", "s"] == 1 and {"i", "a"} <= set(group.cell.gates):
+                return graph, group
     name = type(network).__name__
     raise TypeError(f"carousel: cannot analyse {name}: it must be LSTM97 with at least one block")
 

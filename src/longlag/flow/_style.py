@@ -1,4 +1,4 @@
-"""One look for every picture: colour-blind safe, light, legible in print. matplotlib is loaded when first drawn."""
+"""The style of all pictures: colour-blind safe, light, legible in print. matplotlib is loaded when first drawn."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _RC: Any = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """The house style, for figures made and saved inside."""
+    """The common style, for figures made and saved inside."""
     import matplotlib
 
     with matplotlib.rc_context(_RC):
