@@ -53,5 +53,16 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    public = ["Assignments", "Cell", "Partials", "Printer", "cell", "exp", "register_printer", "relu", "sigmoid", "tanh"]
+    public = [
+        "Assignments",
+        "Cell",
+        "Partials",
+        "Printer",
+        "cell",
+        "exp",
+        "register_printer",
+        "relu",
+        "sigmoid",
+        "tanh",
+    ]
     return sorted([*public, *_HOME])
