@@ -53,16 +53,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    public = [
-        "Assignments",
-        "Cell",
-        "Partials",
-        "Printer",
-        "cell",
-        "exp",
-        "register_printer",
-        "relu",
-        "sigmoid",
-        "tanh",
-    ]
-    return sorted([*public, *_HOME])
+    public = ["Assignments", "Cell", "Partials", "Printer", "cell", "register_printer"]
+    return sorted([*public, "exp", "relu", "sigmoid", "tanh", *_HOME])
