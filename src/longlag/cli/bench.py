@@ -72,8 +72,8 @@ def cpu_cases(sizes: Sequence[Size] = SIZES) -> Iterator[Case]:
         yield Case(name, size, ll.Recurrent(users, inputs, H), wide, same=False)
     for kind in ("net", "activation"):
         size = SIZES[2]
-        both = [ll.LocalFeedback(*size[2:], feedback=kind, engine=engine) for engine in ("cpu", "reference")]
-        yield Case(f"LocalFeedback('{kind}') cpu / reference", size, *both)
+        ours, theirs = (ll.LocalFeedback(*size[2:], feedback=kind, engine=engine) for engine in ("cpu", "reference"))
+        yield Case(f"LocalFeedback('{kind}') cpu / reference", size, ours, theirs)
     yield from (pair("LSTM", size, INFERENCE) for size in LARGE_INFERENCE)
     if (os.cpu_count() or 1) > 1:
         yield from (pair("LSTM", LONG, work, threads=2) for work in (GRADIENTS, INFERENCE))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from torch import Tensor
@@ -36,7 +37,7 @@ class Level(NamedTuple):
     read: Tensor  # the input of W, (B, width)
     past: dict[str, Tensor]  # the parts of the state before the step, each (B, H)
     nets: dict[str, Tensor]  # net inputs of the gates, normalised if there is a norm, each (B, H)
-    partials: dict[tuple[str, str], Tensor | float]  # ∂output/∂input, (B, H, 1) or a constant
+    partials: Mapping[tuple[str, str], Tensor | float]  # ∂output/∂input, (B, H, 1) or a constant
     norms: dict[str, Normed]
 
     def at(self, samples: slice) -> Level:

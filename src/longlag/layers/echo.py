@@ -41,7 +41,6 @@ class EchoState(Layer):
     True
     """
 
-    last_state: Tensor | None
     _xx: Tensor
     _xd: Tensor
 

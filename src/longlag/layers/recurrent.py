@@ -48,7 +48,7 @@ class Recurrent(Stack):
     (torch.Size([10, 3, 8]), torch.Size([1, 3, 8]))
     """
 
-    cell: Cell
+    cell: Cell  # pyright: ignore[reportIncompatibleVariableOverride]
     has_partials = True
     weight_ih_l0: Tensor
 

@@ -45,7 +45,8 @@ class Sections(NamedTuple):
 def sections(states: int, params: int) -> Sections:
     """The sections of a table for a cell with so many states and params."""
     first = len(COMMON)
-    return Sections(*(first + k * states for k in range(7)), first + 6 * states + params)
+    starts = [first + k * states for k in range(7)]
+    return Sections._make([*starts, starts[-1] + params])
 
 
 def names(cell: Any) -> list[str]:

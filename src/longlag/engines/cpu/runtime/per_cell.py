@@ -9,7 +9,8 @@ from weakref import WeakSet
 
 from longlag.cells import Cell
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class _PerCell(Generic[P, R]):

@@ -48,7 +48,7 @@ class Program:
         self.number = {"float32": 4, "float64": 8}[dtype]
         self.width = machine.VECTORS * machine.VECTOR_BYTES // self.number  # columns of a packed matrix's panel
         self.name = re.sub(r"\W", "_", f"{cell.name}_{dtype}{'_norm' if norm else ''}")
-        self.names = dict.fromkeys(("forward", "backward"), generate.names(cell))
+        self.names: dict[str, list[str]] = dict.fromkeys(("forward", "backward"), generate.names(cell))
         self._kernels: dict[str, int] = {}  # addresses of the kernels used so far
         self.places = {part: {name: k for k, name in enumerate(names)} for part, names in self.names.items()}
 
