@@ -48,13 +48,15 @@ def conditions(layer: nn.Module) -> Conditions:
     gamma = largest_slopes()[cell.key]
     with one_thread(len(U)):
         norms = (matrix_norm(U, 2), matrix_norm(U, torch.inf), matrix_norm(U, 1), len(U) * U.abs().max())
-    return Conditions(*(gamma * float(v) for v in norms))
+    return Conditions(*(gamma * float(v) for v in norms))  # [RNN-97 1.1 norms]
 
 
 def simple_units(owner: str, layer: nn.Module) -> tuple[Cell, Tensor]:
     """The cell y = f(a) and the recurrent matrix U of one level of such units; other layers are refused."""
     found = as_layer(owner, layer)
-    if found.cell is None or found.cell.key not in largest_slopes() or found.gain_bound() is None:
+    with one_thread(found.state_spec.size):
+        bounded = found.gain_bound() is not None
+    if not bounded or found.cell is None or found.cell.key not in largest_slopes():
         name = type(layer).__name__
         raise ValueError(f"{owner}: layer must be one level of Elman or RNN-97 units without norm, got {name}")
     return found.cell, getattr(found, RECURRENT).detach()

@@ -114,14 +114,14 @@ def window(network: Network, x: Tensor) -> Tensor:
 
 
 def _changes(network: Network, x: Tensor) -> Iterator[Tensor]:
-    """Bounds on |Δy|, one step after the other since the restart. [LF-92 3 window]"""
+    """Bounds on |Δy|, one step after the other since the restart."""
     states = {units.name: _at_restart(units, x) for units in network.groups}
     outputs = {INPUT: torch.zeros_like(x[0, 0])}  # both runs have the same inputs
     while True:
         for units in network.groups:
             net = units.W.abs() @ _join(outputs, units.reads, 0)
             scale = SLOPE if units.kind == "activation" else 1.0  # the state is the output, not the net input
-            states[units.name] = units.gain * states[units.name] + scale * net
+            states[units.name] = units.gain * states[units.name] + scale * net  # [LF-92 3 window]
             outputs[units.name] = states[units.name] * (SLOPE / scale)
         yield _join(outputs, network.outputs, 0)
 

@@ -21,11 +21,12 @@ def one_thread(width: int) -> Iterator[None]:
     if width > SMALL:
         yield
         return
+    own = torch.get_num_threads()  # a new thread takes over the common number now, not after it was set here
     with _lock:
         if _inside == 0:
-            _before = torch.get_num_threads()
+            _before = own
         _inside += 1
-    torch.set_num_threads(1)
+        torch.set_num_threads(1)
     try:
         yield
     finally:
