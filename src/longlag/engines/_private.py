@@ -82,7 +82,7 @@ def unwrap_function() -> Callable[[Tensor], Tensor]:
 def batch_test() -> Callable[[Tensor], bool]:
     """Tells whether a tensor is a batch of ``autograd.grad(..., is_grads_batched=True)``, which has its own vmap."""
     with _expecting("torch", "_C._functorch.is_legacy_batchedtensor"):
-        return torch._C._functorch.is_legacy_batchedtensor
+        return torch._C._functorch.is_legacy_batchedtensor  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def single_level_function() -> type:

@@ -79,7 +79,8 @@ class Recurrent(Stack):
             validation.one_of(self.class_name, "norm", norm, NORMS)
             if norm == "layer" and hidden_size < 2:
                 raise ValueError(f"{self.class_name}: norm='layer' divides by H−1 and needs hidden_size >= 2, got 1")
-        self.cell, self.norm, self.engine = cell, norm, engine
+        self.norm, self.engine = norm, engine
+        self.cell = cell  # pyright: ignore[reportIncompatibleVariableOverride]
         self._scales_mask = cell.dense
         self._make_weights({"device": device, "dtype": dtype})
         layers = [[stem + self.suffix(k) for stem in MATRICES] for k in range(num_layers * self.directions)]

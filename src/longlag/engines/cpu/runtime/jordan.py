@@ -32,7 +32,7 @@ class _Jordan(torch.autograd.Function):
         packed = [_pack(matrix, True, x) for matrix in (W, U, R, V)]
         biases = [_array(x.new_zeros(k) if v is None else v) for v, k in ((b, m), (c_out, l))]
         fb, state = jordan_kernels.forward(
-            _array(x), packed[0], biases[0], *packed[1:], biases[1], *map(_array, (fb_0, h_0, rest, *teacher)),
+            _array(x), packed[0], biases[0], *packed[1:], biases[1], *(_array(value) for value in (fb_0, h_0, rest, *teacher) if value is not None),
             *_flags(lengths, reset), logits, *map(_array, (heard, before, h, z)),
         )  # fmt: skip
         ctx.logits = logits

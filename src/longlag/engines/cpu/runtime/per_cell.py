@@ -25,7 +25,7 @@ class _PerCell(Generic[P, R]):
             return self._by_value(*args)
         memory = cell.engine_memory.get(self)
         if memory is None:
-            memory = functools.lru_cache(self._maxsize)(functools.partial(self._function, cell))
+            memory = functools.lru_cache(self._maxsize)(functools.partial(self._function, cell))  # pyright: ignore[reportArgumentType]
             cell.engine_memory[self] = memory
             self._cells.add(cell)
         return memory(*args[1:])

@@ -90,7 +90,7 @@ class Plan:
         check_shapes(cell, sizes, H)
         self.number = dtype.itemsize
         self.sizes = tuple(math.prod(shape) * self.number for shape in shapes)  # bytes of each tensor given
-        self._sizes = x, rows, widths, plain
+        self._sizes = (x[0], x[1], x[2]), rows, widths, plain
         self._how = reverse, threads
         self._backward: dict[tuple[bool, ...], Pass] = {}
         ends = {f"{s}_end": (1, x[1], n) for s, n in zip(cell.fed_back, widths)}
