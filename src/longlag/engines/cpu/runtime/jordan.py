@@ -21,10 +21,8 @@ class _Jordan(torch.autograd.Function):
     """(logits, rest, targets, tau, lengths, reset, x, W, b, U, R, V, c_out, fb_0, h_0) -> z, fb, h."""
 
     @staticmethod
-    def forward(ctx: Any, logits: bool, *values: Tensor | None) -> Any:
+    def forward(ctx: Any, logits: bool, *values: Any) -> Any:
         rest, targets, tau, lengths, reset, x, W, b, U, R, V, c_out, fb_0, h_0 = values
-        assert x is not None
-        assert U is not None
         T, B, (m, l) = x.shape[0], x.shape[1], U.shape
         heard, before, h, z = (x.new_empty(T, B, k) for k in (l, m, m, l))
         absent = (x.new_empty((0,) * dimensions) for dimensions in (3, 2))
