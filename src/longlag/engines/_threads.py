@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import torch
 
-SMALL = 256  # operations on matrices up to this width gain little or nothing from a second thread
+SMALL = 512  # operations on matrices up to this width gain little or nothing from a second thread
 _lock = threading.Lock()
 _active = 0  # blocks of `few_threads` that limit threads now, in all threads of the process
 _setting = 1  # the number of threads before the first of those blocks
@@ -30,11 +30,12 @@ def few_threads(width: int) -> Iterator[None]:
     2
     """
     global _active, _setting
-    if width > SMALL or torch.get_num_threads() == 1:
+    before = torch.get_num_threads()
+    if width > SMALL or (before == 1 and not _active):  # a thread that starts inside another's block finds 1 as well
         yield
         return
     with _lock:
-        _setting = _setting if _active else torch.get_num_threads()
+        _setting = _setting if _active else before
         _active += 1
         torch.set_num_threads(1)
     try:
