@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 
 SMALL = 512  # operations on matrices up to this width gain little or nothing from a second thread
-_lock = threading.Lock()
+_lock, _local = threading.Lock(), threading.local()
 _active = 0  # blocks of `few_threads` that limit threads now, in all threads of the process
 _setting = 1  # the number of threads before the first of those blocks
 
@@ -31,9 +31,11 @@ def few_threads(width: int) -> Iterator[None]:
     """
     global _active, _setting
     before = torch.get_num_threads()
-    if width > SMALL or (before == 1 and not _active):  # a thread that starts inside another's block finds 1 as well
+    nested = getattr(_local, "inside", False)
+    if width > SMALL or nested or (before == 1 and not _active):  # a thread may find the 1 that another has set
         yield
         return
+    _local.inside = True
     with _lock:
         _setting = _setting if _active else before
         _active += 1
@@ -41,6 +43,7 @@ def few_threads(width: int) -> Iterator[None]:
     try:
         yield
     finally:
+        _local.inside = False
         with _lock:
             _active -= 1
             if torch.get_num_threads() == 1:
