@@ -11,7 +11,7 @@ import sys
 import time
 
 import torch
-import torchcrf
+import torchcrf  # pyright: ignore[reportMissingImports]  (only in the dependency group "bench")
 from _rows import append
 
 import longlag as ll

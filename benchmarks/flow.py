@@ -40,7 +40,7 @@ def probes() -> None:
         append(f"error_flow probes {kind.__name__} H=512 T=1000: peak memory of the process", peak, "GB")
 
 
-def check(kind: type[ll.Recurrent]) -> None:
+def check(kind: type[ll.Elman | ll.LSTM]) -> None:
     """No speed without a right answer."""
     layer, x = kind(8, 64), torch.randn(100, 1, 8)
     found = flow.error_flow(layer, x, method="probe")

@@ -24,6 +24,7 @@ import torch
 from _rows import append
 
 import longlag as ll
+from longlag import engines
 from longlag.cli.bench import measure, middle
 from longlag.learn import BPTT, RTRL, LocalForward, Online, Rule, TruncatedRTRL, squared_error
 
@@ -65,7 +66,7 @@ def speed() -> None:
             """The arithmetic of the inference step without the layer around it."""
             w, parts = layer.weights(0), state if isinstance(state, tuple) else (state,)
             net = torch.nn.functional.linear(x, w.W, w.b).unflatten(-1, (-1, layer.hidden_size))
-            ll.engines.reference.step(layer.cell, net, w.U, [part[0] for part in parts], w.params)
+            engines.reference.step(layer.cell, net, w.U, [part[0] for part in parts], w.params)
 
         times = measure({"inference": inference, "bare": bare, "step": step, "both": learn})
         found = {what: middle(values) for what, values in times.items()}
@@ -81,7 +82,7 @@ def speed() -> None:
 def check(layer: ll.Recurrent) -> None:
     """No speed without a right answer: three steps against autograd."""
     x, rule = torch.randn(3, 2, layer.input_size), RTRL()
-    state, trace = None, rule.start(layer, 2)
+    y, state, trace = x[0], None, rule.start(layer, 2)
     for x_t in x:
         y, state, trace = rule.step(layer, x_t, state, trace)
     ours = rule.gradients(layer, trace, torch.ones_like(y))

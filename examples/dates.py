@@ -121,7 +121,8 @@ def plot(model: ll.Seq2Seq, date: datetime.date, file: str) -> None:
         text = written(date, rng)
         texts.setdefault(("of" in text, "." in text, "," in text), text)
     figure = Figure(figsize=(9, 6.2), layout="constrained")
-    for axis, text in zip(figure.subplots(3, 1), texts.values()):
+    axes = figure.subplots(3, 1)
+    for axis, text in zip(axes, texts.values()):
         source = torch.tensor([[READ[c]] for c in text])
         found = model.greedy(source, max_length=11)
         weights = model(source, found.tokens).weights
@@ -131,7 +132,7 @@ def plot(model: ll.Seq2Seq, date: datetime.date, file: str) -> None:
         axis.set_yticks(range(len(found.tokens)), [WRITTEN[i].replace(END, "end") for i in found.tokens[:, 0].tolist()])
         axis.tick_params(length=0)
         axis.set_ylabel("written")
-    axis.set_xlabel("read")
+    axes[-1].set_xlabel("read")
     figure.suptitle("Attention while writing a date: darker is more weight")
     figure.savefig(file, dpi=110)
     print(f"attention: {file}")

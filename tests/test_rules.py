@@ -22,7 +22,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # room -> rooms it may import from; the chain of the design, and its two branches
 CHAIN = ("tasks", "cells", "engines", "layers", "learn", "lab", "report", "cli")
-LEFT = {room: set(CHAIN[:k]) for k, room in enumerate(CHAIN)}
+LEFT: dict[str, set[str]] = {room: set(CHAIN[:k]) for k, room in enumerate(CHAIN)}
 LEFT["structured"] = LEFT["learn"] - {"learn"}
 LEFT["tagger"] = LEFT["lab"] | {"structured"}
 LEFT["flow"] = LEFT["lab"]

@@ -36,8 +36,9 @@ def stated(cell, docstring, functions=None):
     """(what the docstring says, what the cell computes) on random values."""
     values = {name: randn(6, seed=i) for i, name in enumerate(cell.inputs)}
     values |= {name: values[name].abs() + 0.5 for name in cell.params}
-    split = [{n: v for n, v in values.items() if n in group} for group in (cell.gates, cell.fed_back, cell.params)]
-    now = evaluate(docstring, *split, functions or {})
+    groups = cell.gates, cell.fed_back, cell.params
+    gates, before, params = ({n: v for n, v in values.items() if n in group} for group in groups)
+    now = evaluate(docstring, gates, before, params, functions or {})
     return now, dict(zip(cell.outputs, cell.step(*values.values()), strict=True))
 
 
@@ -72,7 +73,7 @@ def test_an_open_memory_cell_has_an_output_gate_of_one():
 
 @pytest.mark.parametrize(("right", "wrong"), [("σ(f)·c(t−1)", "σ(i)·c(t−1)"), ("tanh(c(t))", "tanh(c(t−1))")])
 def test_a_docstring_that_lies_is_found_out(right, wrong):
-    docstring = cells.lstm.__doc__
+    docstring = cells.lstm.__doc__ or ""
     assert right in docstring
     said, computed = stated(cells.lstm, docstring.replace(right, wrong))
     assert (said["y"] - computed["y"]).abs().max() > 1e-3

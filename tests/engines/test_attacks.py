@@ -34,7 +34,7 @@ def in_a_process(code, **environment):
 
 def negative(x):
     """The same numbers with the negative bit set."""
-    return torch._neg_view(-x.detach())
+    return torch._neg_view(-x.detach())  # pyright: ignore[reportPrivateImportUsage]
 
 
 # ------------------------------------------------------------------------------------------------- A1 negative bit
@@ -311,6 +311,7 @@ def test_jordan_takes_an_empty_batch():
     assert (z.shape, fb.shape) == ((6, 0, 4), (0, 4))
     z.sum().backward()
     for parameter in layer.parameters():
+        assert parameter.grad is not None
         assert torch.equal(parameter.grad, torch.zeros_like(parameter))
 
 
@@ -372,6 +373,7 @@ def test_the_crf_falls_back_in_forward_mode():
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(emissions, tangent)
         slope = torch.autograd.forward_ad.unpack_dual(crf.log_partition(dual)).tangent
+    assert slope is not None
     emissions.requires_grad_()
     d = torch.autograd.grad(crf.log_partition(emissions).sum(), emissions)[0]
     torch.testing.assert_close(slope.sum(), (d * tangent).sum(), rtol=1e-10, atol=0)

@@ -43,6 +43,12 @@ def test_a_row_for_every_layer_and_no_row_for_wrong_numbers(monkeypatch):
     assert CliRunner().invoke(app, ["bench", "gpu"]).exit_code == 2
 
 
+def gradients_of(layer):
+    found = [p.grad for p in layer.parameters()]
+    assert all(g is not None for g in found)
+    return found
+
+
 def test_calls_do_the_work_they_are_named_after():
     layer, x = ll.GRU(3, 5), torch.randn(4, 2, 3)
     gradients = bench.call_of(layer, x)()
@@ -55,9 +61,9 @@ def test_calls_do_the_work_they_are_named_after():
     before = [p.detach().clone() for p in layer.parameters()]
     train = bench.call_of(layer, x, bench.TRAINING)
     train()
-    first = [p.grad.clone() for p in layer.parameters()]
+    first = [g.clone() for g in gradients_of(layer)]
     train()  # gradients are cleared, not added up
-    assert all(torch.allclose(p.grad, g) and g.abs().sum() > 0 for p, g in zip(layer.parameters(), first))
+    assert all(torch.allclose(now, g) and g.abs().sum() > 0 for now, g in zip(gradients_of(layer), first))
     assert all(torch.allclose(p, old, atol=1e-6) for p, old in zip(layer.parameters(), before))
 
 

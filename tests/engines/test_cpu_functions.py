@@ -3,6 +3,7 @@
 import platform
 import re
 from functools import cache
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -122,7 +123,8 @@ SUFFIX = {"x86_64": ("s", "d"), "aarch64": ("4s", "2d")}
 def test_the_loop_is_simd_code(name, dtype):
     run = loop(name)
     run(np.zeros(4, dtype), np.zeros(4, dtype))
-    (code,) = [code for kinds, code in run.inspect_asm().items() if str(kinds[0].dtype) == np.dtype(dtype).name]
+    arrays: dict[Any, str] = run.inspect_asm()
+    (code,) = [code for kinds, code in arrays.items() if str(kinds[0].dtype) == np.dtype(dtype).name]
     machine = platform.machine()
     pattern = PACKED[machine].get(name, PACKED[machine]["other"])
     assert re.search(pattern.format(SUFFIX[machine][DTYPES.index(dtype)]), code)

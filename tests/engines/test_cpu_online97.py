@@ -44,10 +44,18 @@ CASES = [
 ]
 OFFSETS = np.array([0, 1, 8, 10, 22])  # a sequence of one step among them
 E4 = Network(2, 2, 2, 1, output="linear")
+
+
+def of_five_symbols(case, **changes):
+    network = CASES[case].values[0]
+    assert isinstance(network, Network)
+    return replace(network, input_size=5, **changes)
+
+
 SYMBOLS = [
-    pytest.param(replace(CASES[0].values[0], input_size=5), ALL, id="recurrent"),
-    pytest.param(replace(CASES[5].values[0], input_size=5), ALL, id="recurrent, direct"),
-    pytest.param(replace(CASES[9].values[0], input_size=5, output_size=4), "", id="direct, not fed back"),
+    pytest.param(of_five_symbols(0), ALL, id="recurrent"),
+    pytest.param(of_five_symbols(5), ALL, id="recurrent, direct"),
+    pytest.param(of_five_symbols(9, output_size=4), "", id="direct, not fed back"),
 ]
 
 
@@ -98,8 +106,8 @@ def autograd(network, public, x, y, scored, initial=0.0, truncated=True):
     pieces = pairwise(OFFSETS)
     outputs = torch.cat([reference(network, w, torch.tensor(x[a:b]), initial, truncated) for a, b in pieces])
     loss = 0.5 * ((outputs - torch.tensor(y)) ** 2)[torch.tensor(scored)].sum()
-    loss.backward()
-    return {name: value.grad.numpy() for name, value in w.items()}, outputs.detach().numpy()
+    gradients = torch.autograd.grad(loss, list(w.values()))
+    return {name: g.numpy() for name, g in zip(w, gradients)}, outputs.detach().numpy()
 
 
 def apart(a, b):
@@ -138,6 +146,7 @@ def test_evaluate_returns_outputs_and_errors(network, biases):
     x, y, mask = data(network.input_size, network.output_size)
     _, outputs = autograd(network, public, x, y, mask, initial=0.5)
     found = evaluate(network, pack(network, public), x, OFFSETS, y, mask=mask, initial=0.5, outputs=True)
+    assert found.outputs is not None
     np.testing.assert_allclose(found.outputs, outputs, rtol=1e-13)
     for k, (a, b) in enumerate(pairwise(OFFSETS)):
         error = np.abs(outputs - y)[a:b][mask[a:b]]
@@ -327,7 +336,7 @@ def test_pack_refuses_wrong_weights():
 
 def test_train_refuses_weights_that_are_not_packed():
     with pytest.raises(TypeError, match="train: weights must be what pack returns, got dict"):
-        train(E4, draw(E4, ALL), np.ones((3, 2)), [0, 3], np.ones((1, 1)), lr=0.1)
+        train(E4, draw(E4, ALL), np.ones((3, 2)), [0, 3], np.ones((1, 1)), lr=0.1)  # pyright: ignore[reportArgumentType]
 
 
 N, n = int(OFFSETS[-1]), OFFSETS.size - 1

@@ -28,7 +28,7 @@ def arguments(cell, T=2, B=2, H=2, seed=0):
 
 def norm_arguments(cell, H, paper):
     gamma, beta = (randn(len(cell.gates), H, seed=seed) + 1 for seed in (11, 12))
-    return (Norm.of_paper if paper else Norm)(gamma, beta, 0.1), gamma, beta
+    return (Norm.with_sample_variance if paper else Norm)(gamma, beta, 0.1), gamma, beta
 
 
 # ------------------------------------------------------------------------------------------------ gradients
@@ -46,9 +46,9 @@ def test_first_and_second_derivatives(cell, options):
     net, U, state, params, bias = arguments(cell, B=len(LENGTHS) if options else 1)
     given_ = [leaf for leaf in (net, U, bias) if leaf is not None]
 
-    def run(*leaves):
+    def run(net_, *leaves):
         rest = iter(leaves)
-        net_, U_, bias_ = (None if leaf is None else next(rest) for leaf in (net, U, bias))
+        U_, bias_ = (None if leaf is None else next(rest) for leaf in (U, bias))
         state_ = [next(rest) for _ in state]
         outputs, final = reference.run(cell, net_, U_, state_, list(rest), bias=bias_, **options)
         return outputs, *final
@@ -70,7 +70,7 @@ def test_derivatives_through_the_normalisation(name, paper):
         rest = iter(leaves)
         U_, bias_ = (None if leaf is None else next(rest) for leaf in (U, bias))
         state_ = [next(rest) for _ in state]
-        norm = (Norm.of_paper if paper else Norm)(gamma_, beta_, 0.1)
+        norm = (Norm.with_sample_variance if paper else Norm)(gamma_, beta_, 0.1)
         outputs, final = reference.run(cell, net_, U_, state_, list(rest), bias=bias_, norm=norm)
         return outputs, *final
 

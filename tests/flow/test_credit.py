@@ -65,8 +65,8 @@ def test_a_loss_may_read_several_steps_through_a_readout():
 
 
 def test_shares_add_up_and_fade_with_a_forgetting_loop():
-    layer = ll.LocalFeedback(1, 1, feedback="net", bias=False, dtype=torch.float64)
-    nn.init.constant_(layer.u_l0, 0.5)
+    layer = ll.LocalFeedback(1, 1, feedback="net", bias=False, constrain=None, dtype=torch.float64)
+    nn.init.constant_(layer.get_parameter("u_l0"), 0.5)
     credit = flow.gradient_by_lag(layer, torch.zeros(6, 1, 1, dtype=torch.float64), lambda y: y.sum(-1))
     share = credit.share()
     assert float(share.sum()) == pytest.approx(1)

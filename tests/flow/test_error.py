@@ -170,9 +170,9 @@ def test_stated_error_shrinks_with_iterations():
 
 
 def test_long_products_do_not_underflow():
-    layer = ll.LocalFeedback(1, 2, feedback="net", bias=False, dtype=torch.float32)
+    layer = ll.LocalFeedback(1, 2, feedback="net", bias=False, constrain=None, dtype=torch.float32)
     with torch.no_grad():
-        layer.u_l0.copy_(torch.tensor([0.25, -0.5]))
+        layer.get_parameter("u_l0").copy_(torch.tensor([0.25, -0.5]))
     for method in ("exact", "probe"):
         found = flow.error_flow(layer, torch.randn(4000, 1, 1), method=method, lags=[10, 4000])
         wanted = torch.tensor([10.0, 4000.0], dtype=torch.float64) * math.log(0.5)
@@ -219,10 +219,10 @@ def test_bounds_are_tight_at_their_worst_case():
     elman = ll.Elman(1, 6, bias=False, dtype=torch.float64)
     rnn97 = ll.Recurrent(cells.rnn97, 1, 6, dtype=torch.float64)
     with torch.no_grad():
-        elman.weight_hh_l0.copy_(U)
-        rnn97.weight_hh_l0.copy_(U)
-        rnn97.bias_ih_l0.copy_(-U.sum(1) / 2)  # nets are 0 while every y is ½
-        rnn97.bias_hh_l0.zero_()
+        elman.get_parameter("weight_hh_l0").copy_(U)
+        rnn97.get_parameter("weight_hh_l0").copy_(U)
+        rnn97.get_parameter("bias_ih_l0").copy_(-U.sum(1) / 2)  # nets are 0 while every y is ½
+        rnn97.get_parameter("bias_hh_l0").zero_()
     silence = torch.zeros(20, 1, 1, dtype=torch.float64)
     half = torch.full((1, 1, 6), 0.5, dtype=torch.float64)
     for layer, state, gamma in ((elman, None, 1.0), (rnn97, half, 0.25)):
@@ -234,8 +234,8 @@ def test_bounds_are_tight_at_their_worst_case():
 
 
 def test_an_integrator_keeps_its_error():
-    layer = ll.LocalFeedback(1, 3, feedback="net", dtype=torch.float64)
-    nn.init.ones_(layer.u_l0)
+    layer = ll.LocalFeedback(1, 3, feedback="net", constrain=None, dtype=torch.float64)
+    nn.init.ones_(layer.get_parameter("u_l0"))
     assert flow.error_flow(layer, helpers.randn(50, 2, 1)).regime == ["kept", "kept"]
 
 
@@ -243,9 +243,9 @@ def test_small_factors_on_every_path_yet_growth():
     """d = 20, all weights 1, nets at 0: every factor is ¼, the error grows fivefold a step. [RNN-97 1.1]"""
     layer = ll.Recurrent(cells.rnn97, 1, 20, dtype=torch.float64)
     with torch.no_grad():
-        layer.weight_hh_l0.fill_(1.0)
-        layer.bias_ih_l0.fill_(-10.0)
-        layer.bias_hh_l0.zero_()
+        layer.get_parameter("weight_hh_l0").fill_(1.0)
+        layer.get_parameter("bias_ih_l0").fill_(-10.0)
+        layer.get_parameter("bias_hh_l0").zero_()
     x, half = torch.zeros(10, 1, 1, dtype=torch.float64), torch.full((1, 1, 20), 0.5, dtype=torch.float64)
     found = flow.error_flow(layer, x, state=half)
     helpers.same(found.norm[:, 0], 5.0 ** found.lags.double(), tolerance=1e-10)
@@ -255,12 +255,11 @@ def test_small_factors_on_every_path_yet_growth():
 def test_sufficient_conditions():
     layer = ll.Recurrent(cells.rnn97, 2, 2, dtype=torch.float64)
     with torch.no_grad():
-        layer.weight_hh_l0.copy_(torch.tensor([[1.0, -3.0], [2.0, 0.5]]))
+        layer.get_parameter("weight_hh_l0").copy_(torch.tensor([[1.0, -3.0], [2.0, 0.5]]))
     found = flow.conditions(layer)
     assert found[1:] == (1.0, 0.875, 1.5)  # row sums 4, 2.5; column sums 3, 3.5; 2 · 3
-    assert found.spectral == pytest.approx(
-        0.25 * float(torch.linalg.svdvals(layer.weight_hh_l0.detach())[0]), rel=1e-12
-    )
+    largest = torch.linalg.svdvals(layer.get_parameter("weight_hh_l0").detach())[0]
+    assert found.spectral == pytest.approx(0.25 * float(largest), rel=1e-12)
 
 
 def test_paths_add_up_to_the_jacobian():

@@ -196,8 +196,8 @@ def test_conditions_are_checked_unit_by_unit():
 def test_a_latch_forgets_in_derivative_but_not_in_fact():
     """v = 4: two stable states; ∂h(t)/∂x(t−q) vanishes while the bit stays. [LF-92 3]"""
     latch = ll.LocalFeedback(1, 1, feedback="activation", bias=False, constrain=None, dtype=torch.float64)
-    nn.init.constant_(latch.v_l0, 4.0)
-    nn.init.constant_(latch.weight_ih_l0, 5.0)
+    nn.init.constant_(latch.get_parameter("v_l0"), 4.0)
+    nn.init.constant_(latch.get_parameter("weight_ih_l0"), 5.0)
     x = torch.zeros(60, 2, 1, dtype=torch.float64)
     x[0, :, 0] = torch.tensor([1.0, -1.0])
     found = flow.forgetting(latch, x)

@@ -62,7 +62,7 @@ def test_weights_by_their_definition():
 def test_long_memories_do_not_underflow_and_torch_layers_serve():
     theirs = nn.LSTM(2, 3, batch_first=True)
     with torch.no_grad():
-        theirs.bias_hh_l0[3:6] = -20.0  # forget at once
+        theirs.get_parameter("bias_hh_l0")[3:6] = -20.0  # forget at once
     memory = flow.memory_weights(theirs, torch.zeros(1, 50, 2))
     assert bool(torch.isfinite(memory.log_weights).all())
     assert float(memory.log_weights[0].max()) < -900
@@ -147,7 +147,7 @@ def test_errors_are_scaled_on_entering_and_leaving_only(q):
     # a tiny detour: an extra net input added at step t−q, differentiated with everything fed back detached
     extra = torch.zeros(2, sum(network.sections.values()), dtype=torch.float64, requires_grad=True)
     y, s = (part.clone() for part in network.initial_state(2))
-    w, b = network.weights()
+    y_cell, (w, b) = s, network.weights()
     for t in range(60):
         net = x[t] @ w[:, :3].T + b + y.detach() @ w[:, 3:].T + (extra if t == 59 - q else 0)
         hid, ig, og, a = net.split(list(network.sections.values()), -1)
@@ -197,6 +197,7 @@ def test_training_follows_the_truncated_gradient():
         for k in range(3):
             x = torch.as_tensor(batch.inputs[batch.offsets[k] : batch.offsets[k + 1]])
             y, s = (part[0] for part in network.initial_state(1))
+            out = y
             for x_t in x:
                 out, (y, s) = network.step(x_t, (y.detach(), s))
             loss = loss + 0.5 * (out - torch.as_tensor(batch.targets[k])).square().sum() / 3
@@ -209,6 +210,7 @@ def test_training_follows_the_truncated_gradient():
         loss.backward()
         with torch.no_grad():
             for p in network.parameters():
+                assert p.grad is not None
                 p -= 0.7 * p.grad
 
 

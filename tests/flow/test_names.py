@@ -52,17 +52,17 @@ def test_layers_can_be_compared():
             r"compare: x must be given, since flows\['Elman'\] is a layer \(Elman\), got None",
         ),
         (
-            lambda: flow.compare({"Elman": ll.Elman(3, 4)}, "Error flow"),
+            lambda: flow.compare({"Elman": ll.Elman(3, 4)}, "Error flow"),  # pyright: ignore[reportArgumentType]
             TypeError,
             "compare: x must be a tensor, got str",
         ),
         (
-            lambda: flow.compare({"number": 3.0}, X),
+            lambda: flow.compare({"number": 3.0}, X),  # pyright: ignore[reportArgumentType]
             TypeError,
             r"compare: flows\['number'\] must be a layer, an ErrorFlow or a Carousel, got float",
         ),
         (
-            lambda: flow.compare([ll.Elman(3, 4)], X),
+            lambda: flow.compare([ll.Elman(3, 4)], X),  # pyright: ignore[reportArgumentType]
             TypeError,
             "compare: flows must be a dictionary of names and layers, ErrorFlows or Carousels, got list",
         ),

@@ -3,6 +3,7 @@
 import csv
 import math
 import warnings
+from typing import Any
 
 import helpers
 import pytest
@@ -81,8 +82,8 @@ def test_every_way_to_read_the_same_number_gives_the_same_lags(make):
     found = []
     for reads, batch_first in (("last output", False), ("final state", False), ("last output", True)):
         torch.manual_seed(0)
-        engine = {"engine": "reference"} if make is ll.LSTM else {}
-        layer = make(3, 4, dtype=torch.float64, batch_first=batch_first, **engine)
+        options: dict[str, Any] = {"engine": "reference"} if make is ll.LSTM else {}
+        layer = make(3, 4, dtype=torch.float64, batch_first=batch_first, **options)
         model, x = Model(layer, 4, reads), helpers.randn(9, 2, 3)
         with flow.watch(model, every=1, budget=1.0) as watched:
             train(model, x.transpose(0, 1) if batch_first else x, 1)
@@ -160,11 +161,11 @@ def test_saturated_gates_dead_and_drifting_units():
     with torch.no_grad():
         for p in layer.parameters():
             p.zero_()
-        i, f, g, o = layer.bias_ih_l0.view(4, 4)
+        i, f, g, o = layer.get_parameter("bias_ih_l0").view(4, 4)
         i[0] = -9  # unit 0 never writes: dead
         f.fill_(9.0)  # nothing is forgotten,
         i[1], g[1] = 9, 9  # so unit 1 counts up: drifting
-        layer.weight_ih_l0.view(4, 4)[2, 2:] = 1.0  # units 2 and 3 follow the input
+        layer.get_parameter("weight_ih_l0").view(4, 4)[2, 2:] = 1.0  # units 2 and 3 follow the input
         o[3] = -9
     x = helpers.randn(30, 3, 1).sign()
     optimizer = torch.optim.SGD(layer.parameters(), 1e-9)
@@ -183,8 +184,9 @@ def test_saturated_gates_dead_and_drifting_units():
 
 
 def test_gates_of_lstm97():
-    biases = {"input_gate_bias": [-9.0, 0.0], "output_gate_bias": [9.0, 9.0]}
-    network = ll.LSTM97(1, 2, output_size=1, engine="reference", **biases)
+    network = ll.LSTM97(
+        1, 2, output_size=1, engine="reference", input_gate_bias=[-9.0, 0.0], output_gate_bias=[9.0, 9.0]
+    )
     optimizer = torch.optim.SGD(network.parameters(), 1e-9)
     with flow.watch(network, every=1, budget=1.0) as watched:
         network(torch.randn(5, 2, 1))[0].sum().backward()
@@ -319,9 +321,17 @@ def test_watching_changes_nothing():
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
-        (lambda: flow.watch(torch.zeros(3)), TypeError, "watch: model must be a torch.nn.Module, got Tensor"),
+        (
+            lambda: flow.watch(torch.zeros(3)),  # pyright: ignore[reportArgumentType]
+            TypeError,
+            "watch: model must be a torch.nn.Module, got Tensor",
+        ),
         (lambda: flow.watch(nn.ReLU()), ValueError, "watch: model must have trainable parameters, got ReLU without"),
-        (lambda: flow.watch(nn.RNN(1, 1), 3), TypeError, "watch: to must be a path or have add_scalar, got int"),
+        (
+            lambda: flow.watch(nn.RNN(1, 1), 3),  # pyright: ignore[reportArgumentType]
+            TypeError,
+            "watch: to must be a path or have add_scalar, got int",
+        ),
         (lambda: flow.watch(nn.RNN(1, 1), every=0), ValueError, "watch: every must be a positive int, got 0"),
         (lambda: flow.watch(nn.RNN(1, 1), budget=0), ValueError, r"watch: budget must be a number in \(0, 1\], got 0"),
         (lambda: flow.watch(nn.RNN(1, 1), sequences=0), ValueError, "watch: sequences must be a positive int, got 0"),
