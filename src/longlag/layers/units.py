@@ -74,7 +74,7 @@ class UnitGraph(abc.ABC):
         self.spans = {group.name: self._spans(group) for group in groups}
 
     def _spans(self, group: UnitGroup) -> dict[str, slice]:
-        """Where the output of each group that this one reads stands in its source."""
+        """For each group that this group reads: the position of its output in the source."""
         units, spans, start = {other.name: other.units for other in self.groups}, {}, 0
         rest = group.width - sum(units.get(name, 0) for name in group.reads)  # x, or x and y
         for name in group.reads:
