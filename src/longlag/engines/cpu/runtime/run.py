@@ -221,8 +221,8 @@ def backward(
     """The gradients of ``given``; a tensor that is where the forward pass read it (``addresses``) is the same."""
     dtype, workspace, held = plan.dtype, plan.forward.workspace, []
     saved, shapes = (*given, kept, out), (*plan.shapes, (workspace.kept,), workspace.shape)
-    for value, shape, at in zip(saved, shapes, addresses or [0] * len(saved)):
-        if value.data_ptr() != at or value.shape != shape or value.dtype is not dtype:
+    for value, size, at in zip(saved, plan.saved_bytes, addresses or [0] * len(saved)):
+        if value.data_ptr() != at or value.nbytes != size or value.dtype is not dtype:
             _check_saved(call, saved, shapes, dtype)  # hooks on saved tensors may bring back anything
             addresses = [_address(value, held) for value in saved]
             break
