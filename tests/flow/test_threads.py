@@ -8,7 +8,8 @@ import torch
 
 import longlag as ll
 from longlag import flow, tasks
-from longlag.flow._threads import SMALL, one_thread
+from longlag.engines import few_threads
+from longlag.engines._threads import SMALL
 
 
 @pytest.fixture(autouse=True)
@@ -72,14 +73,14 @@ def test_watching_small_layers_takes_one_thread():
 
 
 def test_large_work_keeps_the_threads():
-    with one_thread(SMALL + 1):
+    with few_threads(SMALL + 1):
         assert torch.get_num_threads() == 3
 
 
 def test_threads_are_restored_after_an_error():
     with pytest.raises(ValueError, match="must be finite"):
         flow.error_flow(make("elman"), X * torch.nan)
-    with pytest.raises(RuntimeError), one_thread(4):
+    with pytest.raises(RuntimeError), few_threads(4):
         raise RuntimeError
     assert torch.get_num_threads() == 3
 
@@ -89,14 +90,14 @@ def test_analyses_in_several_threads_leave_every_thread_as_it_was():
     inside, first_done, counts = threading.Event(), threading.Event(), {}
 
     def second():
-        with one_thread(4):
+        with few_threads(4):
             inside.set()
             first_done.wait(10)
             counts["inside"] = torch.get_num_threads()
         counts["after"] = torch.get_num_threads()
 
     thread = threading.Thread(target=second)
-    with one_thread(4):
+    with few_threads(4):
         thread.start()
         assert inside.wait(10)
     first_done.set()

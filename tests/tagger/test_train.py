@@ -226,7 +226,7 @@ def two_threads():
 
 
 def test_small_networks_train_on_one_thread(place, tmp_path, two_threads):
-    """Up to 256 units a second thread gains nothing; on a busy machine an update waits for it."""
+    """Up to 512 units a second thread gains nothing; on a busy machine an update waits for it."""
     found = set()
 
     class Count(Watch):

@@ -53,7 +53,7 @@ def _obstacle(x: Tensor, others: tuple[Tensor | None, ...], name: str) -> str | 
         return "torch.func transforms need operations they can transform"
     if _private.forward_mode_active():
         return "forward-mode derivatives need operations that have them"
-    if torch.compiler.is_compiling():
+    if (type(x) is Tensor and not others) or torch.compiler.is_compiling():
         return None
     for tensor in (x, *others):
         if tensor is not None and _private.has_own_operations(tensor) and not _private.modes_active():

@@ -82,7 +82,9 @@ def unwrap_function() -> Callable[[Tensor], Tensor]:
 def batch_test() -> Callable[[Tensor], bool]:
     """Tells whether a tensor is a batch of ``autograd.grad(..., is_grads_batched=True)``, which has its own vmap."""
     with _expecting("torch", "_C._functorch.is_legacy_batchedtensor"):
-        return torch._C._functorch.is_legacy_batchedtensor  # pyright: ignore[reportAttributeAccessIssue]
+        from torch._C._functorch import is_legacy_batchedtensor
+
+        return is_legacy_batchedtensor
 
 
 def single_level_function() -> type:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import torch
 
-SMALL = 256  # operations on matrices up to this width gain little or nothing from a second thread
-_lock = threading.Lock()
+SMALL = 512  # operations on matrices up to this width gain little or nothing from a second thread
+_lock, _local = threading.Lock(), threading.local()
 _active = 0  # blocks of `few_threads` that limit threads now, in all threads of the process
 _setting = 1  # the number of threads before the first of those blocks
 
@@ -30,16 +30,20 @@ def few_threads(width: int) -> Iterator[None]:
     2
     """
     global _active, _setting
-    if width > SMALL or torch.get_num_threads() == 1:
+    before = torch.get_num_threads()
+    nested = getattr(_local, "inside", False)
+    if width > SMALL or nested or (before == 1 and not _active):  # a thread may find the 1 that another has set
         yield
         return
+    _local.inside = True
     with _lock:
-        _setting = _setting if _active else torch.get_num_threads()
+        _setting = _setting if _active else before
         _active += 1
         torch.set_num_threads(1)
     try:
         yield
     finally:
+        _local.inside = False
         with _lock:
             _active -= 1
             if torch.get_num_threads() == 1:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from longlag.engines import few_threads
 from longlag.flow._result import Result
 from longlag.flow._run import Run, as_layer, linearise, time_step
 from longlag.flow._style import COLOURS, new_figure, style
-from longlag.flow._threads import one_thread
 from longlag.layers import State
 from longlag.layers.units import FED_BACK, INPUT, NotLocal, UnitGraph, UnitGroup
 
@@ -100,7 +100,7 @@ def carousel(network: nn.Module, x: Tensor, t: int | None = None, *, state: Stat
     start = sum(sizes[: names.index("s")])
     rows = slice(start, start + cells.units)
     ds, full = run.eye()[:, :, rows], []  # (B, n, C): column j is the error of s_j(t)
-    with one_thread(run.size):
+    with few_threads(run.size):
         partials = _partials(graph, cells, run)
         for q in range(t + 1):
             # s(t−q) = s(t−q−1) + …, so the error of s(t−q), that through y_cell(t−q) included, is what arrives at

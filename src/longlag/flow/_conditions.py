@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.linalg import matrix_norm
 
 from longlag.cells import Cell
+from longlag.engines import few_threads
 from longlag.flow._run import as_layer
-from longlag.flow._threads import one_thread
 from longlag.layers.bounds import largest_slopes
 
 RECURRENT = "weight_hh_l0"
@@ -46,7 +46,7 @@ def conditions(layer: nn.Module) -> Conditions:
     """
     cell, U = simple_units("conditions", layer)
     gamma = largest_slopes()[cell.key]
-    with one_thread(len(U)):
+    with few_threads(len(U)):
         norms = (matrix_norm(U, 2), matrix_norm(U, torch.inf), matrix_norm(U, 1), len(U) * U.abs().max())
     return Conditions(*(gamma * float(v) for v in norms))  # [RNN-97 1.1 norms]
 
@@ -54,7 +54,7 @@ def conditions(layer: nn.Module) -> Conditions:
 def simple_units(owner: str, layer: nn.Module) -> tuple[Cell, Tensor]:
     """The cell y = f(a) and the recurrent matrix U of one level of such units; other layers are refused."""
     found = as_layer(owner, layer)
-    with one_thread(found.state_spec.size):
+    with few_threads(found.state_spec.size):
         bounded = found.gain_bound() is not None
     if not bounded or found.cell is None or found.cell.key not in largest_slopes():
         name = type(layer).__name__

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from longlag.engines import few_threads
 from longlag.flow._result import Result
 from longlag.flow._run import Run, linearise
 from longlag.flow._style import HEAT, new_figure, style
-from longlag.flow._threads import one_thread
 from longlag.layers import State
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def gradient_by_lag(
     """
     run = linearise("gradient_by_lag", layer, x, state)
     errors = _output_errors(run, loss)
-    with torch.no_grad(), one_thread(run.size):
+    with torch.no_grad(), few_threads(run.size):
         inputs, states = _sweep(run, errors)
     return Credit(type(layer).__name__, inputs.cpu(), states.cpu())
 

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from longlag.engines import few_threads
 from longlag.flow._result import Result
 from longlag.flow._style import COLOURS, DASHES, new_figure, style
-from longlag.flow._threads import one_thread
 from longlag.layers import LSTM97
 from longlag.layers.validation import positive
 from longlag.tasks import Task
@@ -113,7 +113,7 @@ def drift(
     biases = tuple(float(b) for b in biases)
     positive("drift", "updates", updates)
     positive("drift", "batch", batch)
-    with one_thread(network.state_spec.size):
+    with few_threads(network.state_spec.size):
         rows = [_train(network, task, bias, updates, batch, learning_rate, seed) for bias in biases]
     state, largest, bound, slope, gate, loss = torch.stack(rows).movedim(-1, 0)
     return Drift(biases, state, largest, bound, slope, gate, loss)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from longlag.engines import few_threads
 from longlag.flow import _krylov
 from longlag.flow._result import Result
 from longlag.flow._run import Run, linearise, time_step
 from longlag.flow._style import COLOURS, GREY, new_figure, style
-from longlag.flow._threads import one_thread
 from longlag.layers import Layer, State
 from longlag.layers.validation import one_of, positive
 
@@ -168,7 +168,7 @@ def error_flow(
         raise ValueError(f"error_flow: cannot analyse {name}: it has no state, nothing flows from step to step")
     t = time_step("error_flow", t, run.steps)
     chosen = _lags(lags, t, method)
-    with one_thread(run.size):
+    with few_threads(run.size):
         if method == "exact":
             log_singular, log_steps = _exact(run, t, chosen)
         else:

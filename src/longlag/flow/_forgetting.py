@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from longlag.engines import few_threads
 from longlag.flow import _local
 from longlag.flow._result import Result
 from longlag.flow._run import linearise, time_step
 from longlag.flow._style import COLOURS, GREY, new_figure, style
-from longlag.flow._threads import one_thread
 from longlag.layers import Layer
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def forgetting(network: nn.Module, x: Tensor, t: int | None = None) -> Forgettin
     _, B, O = run.outputs.shape
     ds, dy = run.states.new_zeros(B, run.size, O), torch.eye(O).to(run.x).expand(B, -1, -1)
     measured, seen = [], run.x[: t + 1]
-    with one_thread(run.size):
+    with few_threads(run.size):
         for q in range(t + 1):
             ds, dx = run.pull(t - q, ds, dy if q == 0 else None)
             measured.append(dx().abs().mT)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from longlag.flow._threads import one_thread
+from longlag.engines import few_threads
 from longlag.layers import GRU, LSTM, Elman, Layer, LinearStep, State, check_layer, validation
 
 
@@ -94,7 +94,7 @@ def linearise(owner: str, module: nn.Module, x: Tensor, state: State | None = No
     if state is not None and not s.batched:
         axis = layer.state_spec.batch_axis
         state = layer.state_spec.whole([part.unsqueeze(axis) for part in layer.state_spec.parts(state)])
-    with one_thread(layer.state_spec.size):
+    with few_threads(layer.state_spec.size):
         run = Run(layer, s.x, layer.validate_state(state, s.batch))
     check_finite(owner, layer.class_name, run.states)
     return run

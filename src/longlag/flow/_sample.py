@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from longlag.engines import few_threads
 from longlag.flow._run import Run, as_layer, linearise
-from longlag.flow._threads import one_thread
 from longlag.layers import Layer, State
 
 EDGE = 0.1  # a gate in the outer tenth of its range, on either side, is saturated
@@ -77,7 +77,7 @@ def sample(call: ForwardCall, sequences: int) -> LayerSample:
         longest = int(call.lengths.argmax())
         steps, few = int(call.lengths[longest]), slice(longest, longest + 1)
     run = _run_again(call, steps, few)
-    with one_thread(run.size):
+    with few_threads(run.size):
         numbers = dict(_by_lag(run, *_errors(call, run, few)))
     for gate, share in run.linear.gates.items():
         numbers[f"gate/{gate}/low"] = float((share < EDGE).float().mean())

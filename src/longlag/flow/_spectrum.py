@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from longlag.engines import few_threads
 from longlag.flow._result import Result
 from longlag.flow._run import linearise
 from longlag.flow._style import COLOURS, GREY, new_figure, style
-from longlag.flow._threads import one_thread
 from longlag.layers import State
 from longlag.layers.validation import positive
 
@@ -79,7 +79,7 @@ def spectrum(layer: nn.Module, x: Tensor, *, every: int = 1, state: State | None
     if not run.size:
         raise ValueError(f"spectrum: cannot analyse {type(layer).__name__}: it has no state")
     times, radius, norm = torch.arange(0, run.steps, every), [], []
-    with one_thread(run.size):
+    with few_threads(run.size):
         for t in times.tolist():
             A = run.jacobian(t)
             radius.append(torch.linalg.eigvals(A).abs().amax(-1))

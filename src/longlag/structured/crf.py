@@ -186,7 +186,8 @@ class CRF(nn.Module):
 
     def engine_for(self, emissions: Tensor) -> str:
         """Which engine would serve the likelihood and `decode`, and why."""
-        return ": ".join(_crf_ops.choose(self.engine, self._enter(emissions, None)))
+        like = emissions.new_empty(0, dtype=torch.promote_types(emissions.dtype, torch.float32))  # half: in float32
+        return ": ".join(engines.choose(self.engine, like, name="the emissions"))
 
     # ------------------------------------------------------------------------------------------------ the door
     def _log_partition(self, c: Chain) -> Tensor:

@@ -21,10 +21,8 @@ class _Jordan(torch.autograd.Function):
     """(logits, rest, targets, tau, lengths, reset, x, W, b, U, R, V, c_out, fb_0, h_0) -> z, fb, h."""
 
     @staticmethod
-    def forward(ctx: Any, logits: bool, *values: Tensor | None) -> Any:
+    def forward(ctx: Any, logits: bool, *values: Any) -> Any:
         rest, targets, tau, lengths, reset, x, W, b, U, R, V, c_out, fb_0, h_0 = values
-        assert x is not None
-        assert U is not None
         T, B, (m, l) = x.shape[0], x.shape[1], U.shape
         heard, before, h, z = (x.new_empty(T, B, k) for k in (l, m, m, l))
         absent = (x.new_empty((0,) * dimensions) for dimensions in (3, 2))
@@ -32,7 +30,8 @@ class _Jordan(torch.autograd.Function):
         packed = [_pack(matrix, True, x) for matrix in (W, U, R, V)]
         biases = [_array(x.new_zeros(k) if v is None else v) for v, k in ((b, m), (c_out, l))]
         fb, state = jordan_kernels.forward(
-            _array(x), packed[0], biases[0], *packed[1:], biases[1], *(_array(value) for value in (fb_0, h_0, rest, *teacher) if value is not None),
+            _array(x), packed[0], biases[0], *packed[1:], biases[1],
+            *(_array(value) for value in (fb_0, h_0, rest, *teacher) if value is not None),
             *_flags(lengths, reset), logits, *map(_array, (heard, before, h, z)),
         )  # fmt: skip
         ctx.logits = logits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 from weakref import WeakSet
 
 from longlag.cells import Cell
@@ -25,7 +25,7 @@ class _PerCell(Generic[P, R]):
             return self._by_value(*args)
         memory = cell.engine_memory.get(self)
         if memory is None:
-            memory = functools.lru_cache(self._maxsize)(functools.partial(self._function, cell))  # pyright: ignore[reportArgumentType]
+            memory = functools.lru_cache(self._maxsize)(functools.partial(cast(Any, self._function), cell))
             cell.engine_memory[self] = memory
             self._cells.add(cell)
         return memory(*args[1:])
