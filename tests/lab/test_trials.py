@@ -88,7 +88,23 @@ def test_a_window_stops_at_the_very_sequence_with_its_weights(block):
     assert run.seen == stage.sequences == run.curve[-1][0]
 
 
-class Script(Model):
+class Fake(Model):
+    """A model of which a test uses one method."""
+
+    def train(self, batch):
+        raise NotImplementedError
+
+    def test(self, batch, last=False):
+        raise NotImplementedError
+
+    def outputs(self, batch):
+        raise NotImplementedError
+
+    def copy(self):
+        raise NotImplementedError
+
+
+class Script(Fake):
     """A model whose errors are written down beforehand; a copy goes on from the same place."""
 
     def __init__(self, wrong, at=0):
@@ -133,7 +149,7 @@ def test_no_success_by_the_cap():
     assert (record.success, record.sequences, record.reached, record.example) == (False, 1234, [], None)
 
 
-class Answers(Model):
+class Answers(Fake):
     """A model that is wrong at the given places; it counts the sequences it was tested on."""
 
     def __init__(self, wrong):

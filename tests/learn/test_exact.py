@@ -9,6 +9,7 @@ from learn.course import MAKERS, autograd, case, forward, make, serves
 
 import longlag as ll
 from longlag.learn import BPTT, RTRL, LocalForward, TruncatedBPTT
+from longlag.learn.bptt import Window
 
 EXACT = {
     "RTRL": RTRL(),
@@ -95,7 +96,7 @@ def test_sampled_feedback_is_a_constant_of_the_past():
         y, state, trace = bptt.step(layer, x_t, state, trace)
         outputs.append(y)
     with torch.enable_grad():
-        assert isinstance(trace.method, METHOD)
+        assert isinstance(trace.method, Window)
         again = trace.method._run(trace.values["steps"], trace.values["states"][0])
     same(tuple(y.detach() for y in again), tuple(outputs), "the drawn symbols")
 
