@@ -113,10 +113,8 @@ def test_a_copy_grows_alone():
 
 def test_a_window_criterion_sees_the_same_net_when_it_goes_back():
     """A window criterion trains again up to the sequence that met the goal; blocks are added at the same place."""
-    learner, stop = (
-        growing(window=50, patience=1, improvement=0.5),
-        WindowCriterion(2.0, (Goal(mean=0.45),), 120, 0, 500),
-    )
+    learner = growing(window=50, patience=1, improvement=0.5)
+    stop = WindowCriterion(2.0, (Goal(mean=0.45),), 120, 0, 500)
     experiment = replace(beyond.one_block_at_a_time(2), learner=learner, cap=1000, stop=stop)
     state = TrialState(experiment, 3)
     follow_window(state, stop)
