@@ -34,7 +34,7 @@ def refuses(text: str, error: type[Exception] = ValueError):
             "not exact (locality theorem); LocalForward(cross=True), RTRL, BPTT and TruncatedBPTT serve it",
         ),
         (TruncatedRTRL(), "lstm x2", "TruncatedRTRL: LSTM has 2 layers, and the cuts are defined for one; RTRL, BPTT"),
-        (TruncatedRTRL(), "lstm_norm", "TruncatedRTRL: LSTM has norm='layer', through which units hear each other"),
+        (TruncatedRTRL(), "lstm_norm", "TruncatedRTRL: LSTM has norm='layer', through which units read each other"),
         (TruncatedRTRL(), "local_net", "TruncatedRTRL: LocalFeedback feeds back nothing through a matrix"),
         (TruncatedRTRL(), "jordan", "TruncatedRTRL: Jordan has no cuts of 1997; RTRL, BPTT and TruncatedBPTT serve it"),
     ],

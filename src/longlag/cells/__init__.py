@@ -1,4 +1,4 @@
-"""Recurrent cells as equations. The named cells are loaded when first asked for: tracing needs SymPy."""
+"""Recurrent cells as equations. Named cells are loaded on first access, because tracing needs SymPy."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = importlib.import_module(f"{__name__}.{_HOME[name]}")
-    # `cells.elman` is the cell, not the file it stands in: put every cell of the file in place
+    # `cells.elman` is the cell, not the module: set every cell of the module as an attribute
     for other in (other for other, file in _HOME.items() if file == _HOME[name]):
         globals()[other] = getattr(home, other)
     return globals()[name]

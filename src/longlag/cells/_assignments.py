@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-Expression = Any  # sympy.Expr, whose own annotations are too wide to be of use
+Expression = Any  # sympy.Expr, whose annotations are too general
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Assignments:
     ) -> Assignments:
         """Assignments that compute ``wanted``, every common subexpression once, under a name ``_0``, ``_1``, ….
 
-        An expression may read another wanted one by its name.
+        An expression may refer to another wanted expression by its name.
         """
         import sympy
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Partials = dict[tuple[str, str], "Tensor | float"]  # (output, input) -> ∂output/∂input
-_PRINTERS: dict[str, Callable[[Cell], str]] = {}  # engine -> writes the code of a cell
+_PRINTERS: dict[str, Callable[[Cell], str]] = {}  # engine -> function that prints a cell's code
 
 
 def cell(
@@ -26,16 +26,15 @@ def cell(
 ) -> Callable[[Callable[..., Any]], Cell]:
     """Turn a function of net inputs and previous states into a `Cell`.
 
-    The function takes its gates, states and params by name, and ``y``, the unit's previous output, if it names
-    it. It returns the new output, then the new states, per unit.
+    The function's arguments are gates, states and params by name and, if wanted, ``y``, the unit's previous output. It
+    returns the new output, then the new states, per unit.
 
     Args:
         gates: names of the net inputs ``W x(t) + U y(t−1) + b``, one row of ``W``, ``U`` and ``b`` per gate
             and unit. ``"n:x"`` has a row in ``W`` only, ``"m:y"`` a row in ``U`` only.
-        states: names of what a unit carries to the next step besides its output.
-        params: names of the trainable numbers each unit owns; a mapping also gives their initial values
-            (1 otherwise).
-        dense: whether units see each other's outputs through ``U``. ``False``: feedback is local.
+        states: names of the values that a unit passes to its next step besides its output.
+        params: names of trainable numbers, one per unit; a mapping also gives their initial values (default 1).
+        dense: whether units read each other's outputs through ``U``. ``False``: a unit reads only its own past.
 
     >>> from longlag.cells import cell, sigmoid, tanh
     >>> @cell(gates="a z")
@@ -49,15 +48,15 @@ def cell(
 
 
 class Cell:
-    """Pointwise equations of a recurrent unit, and what follows from them.
+    """Pointwise equations of a recurrent unit, with derived functions.
 
     Attributes:
         inputs: names of all arguments in calling order: gates, then ``y`` if read, states, params.
         outputs: ``("y", *states)``.
         input_gates, recurrent_gates: the gates with a row in ``W``, in ``U``.
-        fed_back: what the next step reads: ``y`` (if dense or read by the equations), then the states.
+        fed_back: the values that the next step reads: ``y`` (if dense or read by the equations), then the states.
         initial_params: name -> initial value.
-        key: a name for the equations' content: equal for equal equations, whatever the functions are called.
+        key: a hash of the equations: equal for equal equations, independent of the function's name.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class Cell:
         self.key = self._key()
         self._assignments: dict[str, Assignments] = {}
         self._with_partials: dict[tuple[str, ...], Callable[..., tuple[dict[str, Tensor], Partials]]] = {}
-        self.engine_memory: dict[Any, Any] = {}  # what engines have worked out for this cell, released with it
+        self.engine_memory: dict[Any, Any] = {}  # caches of the engines for this cell, released with it
         _known.remember(self)
 
     # ------------------------------------------------------------------------------------------ derived code
@@ -98,7 +97,7 @@ class Cell:
 
         ``"step"``: inputs -> y_new, the new states.
         ``"step_back"``: inputs, d_y, d_states -> gradients of the inputs, the vector-Jacobian product of ``"step"``.
-        ``"adjoint"``: the same, given also what the step computed: inputs, y_new, new states, d_y, d_states.
+        ``"adjoint"``: the same, given also the results of the step: inputs, y_new, new states, d_y, d_states.
         ``"partials"``: inputs -> all entries of `jacobian`.
         """
         if which not in _derive.FORMS:
@@ -124,7 +123,7 @@ class Cell:
     def partials(self, *inputs: Tensor) -> Partials:
         """``{(output, input): ∂output/∂input}``, without those that are identically zero.
 
-        A partial that depends on nothing (∂n/∂a = 1) is a number.
+        A constant partial (∂n/∂a = 1) is a number.
         """
         return dict(zip(self.jacobian, self._partials(*inputs), strict=True))
 
@@ -161,7 +160,7 @@ class Cell:
         return _derive.jacobian(self)
 
     def source(self, engine: str = "torch") -> str:
-        """The generated code, to be read. ``engine``: ``"torch"``, or an engine with a printer (`register_printer`)."""
+        """The generated code as text. ``engine``: ``"torch"``, or an engine with a printer (`register_printer`)."""
         if engine not in _PRINTERS:
             raise ValueError(f"cell {self.name}: engine must be one of {list(_PRINTERS)}, got {engine!r}")
         return _PRINTERS[engine](self)
@@ -196,7 +195,7 @@ class Cell:
         from sympy.core.parameters import distribute
 
         try:
-            with distribute(False):  # tanh((u n + a)/2) stays what it is: its argument can be found again
+            with distribute(False):  # tanh((u n + a)/2) is not expanded, so that its argument can be recognised
                 returned = self.equations(**dict(zip(self.inputs, self._symbols)))
         except (TypeError, AttributeError) as error:
             raise TypeError(

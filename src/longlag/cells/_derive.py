@@ -1,4 +1,4 @@
-"""What follows from a cell's equations: derivatives, assignments, code on tensors."""
+"""Derived from a cell's equations: derivatives, assignments, code on tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMS = ("step", "step_back", "adjoint", "partials")  # see `Cell.assignments`
 
 
 def symbol(name: str) -> sympy.Symbol:
-    """The symbol that stands for an argument or a result of a cell."""
+    """The symbol of an argument or a result of a cell."""
     import sympy
 
     return sympy.Symbol(name, real=True)

@@ -1,4 +1,4 @@
-"""Cells found by their equations: operators of torch take strings, not cells."""
+"""A registry of cells by their equations: torch operators take strings, not cells."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from weakref import WeakSet
 if TYPE_CHECKING:
     from longlag.cells._cell import Cell
 
-_ALIVE: dict[str, WeakSet[Cell]] = {}  # by key; cells with the same equations stand together
+_ALIVE: dict[str, WeakSet[Cell]] = {}  # by key; cells with equal equations share an entry
 
 
 def remember(cell: Cell) -> None:
-    """Let `find` know a new cell."""
+    """Register a new cell for `find`."""
     for key in [key for key, cells in _ALIVE.items() if not cells]:
         del _ALIVE[key]
     _ALIVE.setdefault(cell.key, WeakSet()).add(cell)

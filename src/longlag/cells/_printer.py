@@ -1,4 +1,4 @@
-"""Assignments printed as code. A target is a `Printer` with its own tables; most need nothing more."""
+"""Assignments printed as code. A target is a `Printer` with its tables; most targets need nothing more."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _SUM, _PRODUCT, _ATOM = 1, 2, 3  # how tightly a printed piece binds
 
 @dataclass(frozen=True)
 class Printer:
-    """Prints sums, products, powers and calls as in Python and C; what differs between targets is a field.
+    """Prints sums, products, powers and calls as in Python and C; the differences between targets are fields.
 
     Attributes:
         target: the target's name, for messages.
-        functions: name in the language of cells -> name in the target; a function that is not here is refused.
+        functions: name in the language of cells -> name in the target; a function without an entry is refused.
         number: how a literal is written; ``"number({})"`` where its type matters.
         power: how a general power is written, from base and exponent.
         powers: how the power with this integer exponent is written, if not with ``power``.
@@ -34,7 +34,7 @@ class Printer:
     hint: str = ""
 
     def function(self, form: Assignments, comment: str = "") -> str:
-        """A Python function that returns a tuple. Targets with another syntax build theirs from `lines`."""
+        """A Python function that returns a tuple. Targets with another syntax build functions from `lines`."""
         body = [f'"""{comment}"""'] * bool(comment) + self.lines(form)
         body = [f"    {line}" for line in [*body, f"return {', '.join(form.outputs)},"]]
         return "\n".join([f"def {form.name}({', '.join(form.inputs)}):", *body, ""])

@@ -1,6 +1,6 @@
 """Units of the local-feedback network (Frasconi, Gori and Soda 1992): f(a) = tanh(a/2), feedback on the unit itself.
 
-The papers' h is the y here: a unit's output. Nothing but its own past reaches a unit from the step before.
+The papers' h is y here: a unit's output. From the previous step a unit reads only its own values.
 """
 
 from longlag.cells import cell, tanh

@@ -26,7 +26,7 @@ def memory_cell(g: str = "4s-2", h: str = "2s-1", output_gate: bool = True) -> C
     Cell(memory_cell_: gates i a o, states s, local)
     """
     g_, h_ = SQUASH[g], SQUASH[h]
-    # The gates also read y(t−1); that product belongs to the layer (gates are shared by a block), so: dense=False.
+    # dense=False: the gates also read y(t−1), but the layer computes this product, since a block shares its gates.
     if not output_gate:
 
         @cell(gates="i a", states="s", dense=False)

@@ -1,4 +1,4 @@
-"""What every engine is handed beside the net inputs."""
+"""Arguments of the engines: weights, normalisation, and their errors."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from torch import Tensor
 
 
 class ShapeError(ValueError, RuntimeError):
-    """A tensor of the wrong shape, device or memory. torch raises a RuntimeError there, so it is one, too."""
+    """A tensor of the wrong shape, device or memory. Also a RuntimeError, which torch raises in this case."""
 
 
 class DtypeError(TypeError, RuntimeError):
-    """A tensor of the wrong dtype. torch raises a RuntimeError there, so it is one, too."""
+    """A tensor of the wrong dtype. Also a RuntimeError, which torch raises in this case."""
 
 
 class Norm(NamedTuple):
     """Layer normalisation of each gate's net input over the units: γ (r − μ)/√(v + ε) + β, v with divisor H.
 
-    The paper's divisor H−1 is the same function of other numbers: see `with_sample_variance`.
+    For the paper's divisor H−1, γ and ε are rescaled: see `with_sample_variance`.
     """
 
     weight: Tensor  # γ (G, H)
@@ -39,27 +39,26 @@ class Norm(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """What a layer hands to an engine: H units, Gx gates with a row in W, Gy with a row in U.
+    """The weights that a layer passes to an engine: H units, Gx gates with a row in W, Gy with a row in U.
 
-    A gate has the sum of its rows in two biases: b is the pair (bias_ih, bias_hh), or they are added already
-    (`with_summed_biases`).
+    A gate adds its rows of two biases: b is the pair (bias_ih, bias_hh), or their sum (`with_summed_biases`).
     """
 
     W: Tensor  # (Gx·H, I)
     b: Any = None  # (Gx·H,), or the pair (Gx·H,), (Gy·H,)
     U: Tensor | None = None  # (Gy·H, H)
-    b_recurrent: Tensor | None = None  # (recurrent-only gates, H), if the biases are added already
+    b_recurrent: Tensor | None = None  # (recurrent-only gates, H), if b is the sum
     params: tuple[Tensor, ...] = ()  # each (H,)
     norm: Norm | None = None
 
     def tensors(self) -> tuple[Tensor | None, ...]:
-        """All of them; None where one is missing."""
+        """All tensors; None for a missing one."""
         b = self.b if isinstance(self.b, tuple) else (self.b,)
         norm = () if self.norm is None else (self.norm.weight, self.norm.bias)
         return (self.W, *b, self.U, self.b_recurrent, *self.params, *norm)
 
     def with_summed_biases(self, cell: Any) -> Weights:
-        """The same with biases added: b of the gates with a row in W, b_recurrent of the others."""
+        """The same weights with biases summed: b for gates with a row in W, b_recurrent for the others."""
         if not isinstance(self.b, tuple):
             return self
         b, b_hh = self.b
@@ -73,15 +72,15 @@ class Weights(NamedTuple):
 
 
 def zeros_for(cell: Any, x: Tensor, W: Tensor, state: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-    """The initial state with zeros (B, H) where there is none."""
+    """The initial state, with zeros (B, H) for missing parts."""
     H = W.shape[0] // len(cell.input_gates)
     return tuple(x.new_zeros(x.shape[1], H) if part is None else part for part in state or [None] * len(cell.fed_back))
 
 
 def resets_backwards(reset: Tensor, lengths: Tensor | None) -> Tensor:
-    """Where a run from the end to the start forgets: between t and t+1 if a new piece begins at t+1.
+    """Resets of a run from the end to the start: between t and t+1 if a new sequence begins at t+1.
 
-    reset (T, B) bool marks the first step of each piece; a mark in the padding means nothing.
+    reset (T, B) bool marks the first step of each sequence; marks in the padding are ignored.
     """
     shifted = reset.new_zeros(reset.shape)
     shifted[:-1] = reset[1:]

@@ -1,4 +1,4 @@
-"""Which engine serves a call: one readable function, and what it refuses."""
+"""The choice of an engine for a call."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def check(owner: str, request: str) -> None:
 
 
 def choose(request: str, x: Tensor, *others: Tensor | None, name: str = "the input") -> tuple[str, str]:
-    """The engine that will serve an input like x, and why.
+    """The engine for an input like x, and the reason.
 
     Args:
-        request: ``"auto"``, or the name of an engine: a ValueError says why it cannot serve, if it cannot.
-        others: weights and whatever else the engine would read.
-        name: of x, for messages.
+        request: ``"auto"``, or the name of an engine. If it cannot run the call, a ValueError gives the reason.
+        others: weights and other tensors that the engine reads.
+        name: the name of x in messages.
 
     >>> choose("auto", torch.zeros(1))
     ('cpu', 'compiled kernels for float32 and float64 on the CPU')
@@ -39,12 +39,12 @@ def choose(request: str, x: Tensor, *others: Tensor | None, name: str = "the inp
 
 
 def as_operator() -> bool:
-    """Whether torch must see an operator, not a call of a kernel: it compiles, or a mode watches operations."""
+    """Whether torch must see an operator instead of a kernel call: torch.compile, or a dispatch mode, is active."""
     return torch.compiler.is_compiling() or _private.modes_active()
 
 
 def _obstacle(x: Tensor, others: tuple[Tensor | None, ...], name: str) -> str | None:
-    """Why the CPU engine cannot serve, if it cannot."""
+    """The reason why the CPU engine cannot run the call; None if it can."""
     if not x.is_cpu:
         return f"{name} {_is(name)} on {x.device}"
     if x.dtype not in CPU_DTYPES:

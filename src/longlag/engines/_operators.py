@@ -1,7 +1,7 @@
 """Operators that torch sees when it compiles, exports or traces a layer; the CPU engine is loaded when one runs.
 
-They are registered when longlag is imported, so that an exported program finds them in a new process. A cell travels
-as a string, its name and `Cell.key`: operators take strings and tensors.
+The operators are registered when longlag is imported, so that an exported program finds them in a new process.
+Operators take strings and tensors, so a cell is passed as a string: its name and `Cell.key`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Defined through `Library`: `custom_op` would load torch._dynamo, a second, at the first call.
+# Defined through `Library`: `custom_op` would load torch._dynamo (one second) at the first call.
 _ARGUMENTS = (
     "str key, str[] names, Tensor[] given, bool reverse, float eps, Tensor? mask, Tensor? lengths, Tensor? reset"
 )
@@ -42,13 +42,13 @@ def one_by_one(operator: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
     return rule
 
 
-_calls: dict[int, Callable[[Tensor], Tensor]] = {}  # those that are running
+_calls: dict[int, Callable[[Tensor], Tensor]] = {}  # the running calls, by id
 
 
 def each_of_a_batch(
     function: Callable[..., Sequence[Tensor]], tensors: Sequence[Tensor], shapes: Sequence[Sequence[int]]
 ) -> list[Tensor]:
-    """function(*tensors), tensors of these shapes; where ``tensors`` come in batches (vmap), one call for each sample.
+    """function(*tensors), results of these shapes; if ``tensors`` are batched (vmap), one call for each sample.
 
     torch has two kinds of vmap. Both loop over an operator from one tensor to one tensor.
     """

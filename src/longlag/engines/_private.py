@@ -1,6 +1,6 @@
-"""Every private API of torch, Numba and LLVM that the engines use, and the tests that find out when one has changed.
+"""Every private API of torch, Numba and LLVM that the engines use, with self-tests that detect changed APIs.
 
-Nothing else in the project touches these names. What is missing or behaves otherwise ends in one sentence that names
+No other file uses these names. If an API is missing or behaves differently, the self-test raises an error that names
 the package, its version and the API, before any machine code runs: see `_changed`. torch is tested when the CPU engine
 is first used (`check_torch`), Numba whenever a kernel is built (`object_file_of`), LLVM whenever one is loaded.
 """
@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-PLAIN_TYPES = frozenset((Tensor, torch.nn.Parameter))  # no operations of their own
+PLAIN_TYPES = frozenset((Tensor, torch.nn.Parameter))  # these types do not override operations
 
 
 def _changed(package: str, what: str, why: object) -> RuntimeError:
-    """The one sentence."""
+    """The error for a changed API."""
     version = metadata.version(package)
     return RuntimeError(f"longlag: {what} of {package} {version} is not as expected ({why}); engine='reference' works")
 
@@ -38,7 +38,7 @@ def _expecting(package: str, what: str) -> Iterator[None]:
 
 # --------------------------------------------------------------------------------------------------------- torch
 def transforms_active() -> bool:
-    """Whether a transform of ``torch.func`` (vmap, grad, …) is at work."""
+    """Whether a transform of ``torch.func`` (vmap, grad, …) is active."""
     try:
         return torch._C._are_functorch_transforms_active()
     except AttributeError as error:
@@ -54,7 +54,7 @@ def forward_mode_active() -> bool:
 
 
 def modes_active() -> bool:
-    """Whether a mode sees every operation: fake tensors, tracing, counting."""
+    """Whether a dispatch mode intercepts operations: fake tensors, tracing, counting."""
     try:
         return torch._C._len_torch_dispatch_stack() > 0
     except (AttributeError, TypeError) as error:
@@ -62,7 +62,7 @@ def modes_active() -> bool:
 
 
 def has_own_operations(x: Tensor) -> bool:
-    """Whether x is of a class that handles operations itself: fake tensors, distributed ones, wrappers."""
+    """Whether the class of x overrides operations: fake tensors, distributed tensors, wrappers."""
     if type(x) in PLAIN_TYPES:
         return False
     try:
@@ -72,7 +72,7 @@ def has_own_operations(x: Tensor) -> bool:
 
 
 def unwrap_function() -> Callable[[Tensor], Tensor]:
-    """Takes a tensor out of the wrapper of a transform that has ended: it may outlive ``torch.func.grad``."""
+    """A function that unwraps a tensor whose transform has ended: wrapped tensors may outlive ``torch.func.grad``."""
     with _expecting("torch", "_C._functorch.unwrap_if_dead"):
         from torch._C._functorch import unwrap_if_dead
 
@@ -80,7 +80,7 @@ def unwrap_function() -> Callable[[Tensor], Tensor]:
 
 
 def batch_test() -> Callable[[Tensor], bool]:
-    """Tells whether a tensor is a batch of ``autograd.grad(..., is_grads_batched=True)``, which has its own vmap."""
+    """Tests whether a tensor is a batch of ``autograd.grad(..., is_grads_batched=True)``, which has its own vmap."""
     with _expecting("torch", "_C._functorch.is_legacy_batchedtensor"):
         from torch._C._functorch import is_legacy_batchedtensor
 
@@ -88,7 +88,7 @@ def batch_test() -> Callable[[Tensor], bool]:
 
 
 def single_level_function() -> type:
-    """``torch.autograd.Function`` less what its ``apply`` does for torch.func: 5 µs a call."""
+    """``torch.autograd.Function`` without the torch.func support of its ``apply``, which costs 5 µs per call."""
     with _expecting("torch", "autograd.function._SingleLevelFunction"):
         from torch.autograd.function import _SingleLevelFunction
 
@@ -132,18 +132,18 @@ NO_ALLOCATION: dict[str, Any] = {"_nrt": False}  # option of njit: no memory is 
 NO_PYTHON: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 # Numba's calling convention: ``int kernel(void **result, void **error, arguments…)``; 0 is success.
-_nothing = ctypes.c_void_p()  # Numba's functions write a result even if they have none
+_nothing = ctypes.c_void_p()  # Numba's functions write a result even if they return nothing
 _NOTHING = ctypes.addressof(_nothing)
 
 
 def callable_kernel(address: int, words: int) -> Callable[..., None]:
-    """The kernel at an address, to be called from Python with so many integers. It frees the GIL."""
+    """The kernel at an address, callable from Python with this many integers. It releases the GIL."""
     kind = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 2, *[ctypes.c_ssize_t] * words)
     return functools.partial(kind(address), _NOTHING, _NOTHING)
 
 
 def call_kernel(builder: Any, address: Any, words: Sequence[Any]) -> None:
-    """Write a call of the kernel at an address (an LLVM integer) with LLVM integers."""
+    """Emit a call of the kernel at an address (an LLVM integer) with LLVM integers."""
     from llvmlite import ir
 
     pointer = ir.IntType(8).as_pointer()
@@ -160,7 +160,7 @@ def array_data(context: Any, builder: Any, kind: Any, value: Any) -> Any:
 
 
 def array_at(context: Any, builder: Any, kind: Any, place: Callable[[Any], Any], size: Any) -> Any:
-    """An array of one dimension on memory that Numba does not own; ``place`` makes the pointer, given its type."""
+    """An array of one dimension on memory that Numba does not own; ``place`` returns the pointer, given its type."""
     from llvmlite import ir
 
     with _expecting("numba", "BaseContext.make_array"):
@@ -172,7 +172,7 @@ def array_at(context: Any, builder: Any, kind: Any, place: Callable[[Any], Any],
 
 
 def object_file_of(function: Callable[..., None], signature: Any, symbol: str, **options: Any) -> bytes:
-    """The object file of a function that takes integers and pointers, named ``symbol``, with nothing of Python."""
+    """The object file of a function that takes integers and pointers, named ``symbol``, independent of Python."""
     from numba import njit
 
     with _expecting("numba", "Dispatcher.inspect_llvm"):
@@ -187,7 +187,7 @@ def object_file_of(function: Callable[..., None], signature: Any, symbol: str, *
         (kernel,) = (f for f in module.functions if f.name == name)
         got, wanted = str(kernel.global_value_type), [*["ptr"] * 2, *(_word(kind) for kind in signature.args)]
         kernel.name = symbol
-    if outside:  # not a user's mistake: a kernel was written that allocates or raises
+    if outside:  # an error in longlag: a kernel allocates or raises
         raise RuntimeError(f"engine 'cpu': {function.__name__} calls {', '.join(outside)}")
     if got != f"i32 ({', '.join(wanted)})":
         raise _changed("numba", "the calling convention", f"{got} instead of i32 ({', '.join(wanted)})")
@@ -214,7 +214,7 @@ def pickled(compiled: Any) -> bytes:
 
 
 def from_pickled(target_context: Any, reduced: Any) -> Any:
-    """The compiled function again."""
+    """The inverse of `pickled`."""
     with _expecting("numba", "CompileResult._rebuild"):
         from numba.core.compiler import CompileResult
 
@@ -233,7 +233,7 @@ def processor() -> tuple[str, str]:
 
         try:
             features = llvm.get_host_cpu_features().flatten()
-        except RuntimeError:  # LLVM cannot tell on every system; the name alone will do
+        except RuntimeError:  # LLVM does not know the features on every system; the name is enough
             features = ""
         return llvm.get_host_cpu_name(), features
 
@@ -274,10 +274,10 @@ def load_object_file(code: bytes, symbol: str) -> int:
 
 # -------------------------------------------------------------------------------------------------------- OpenMP
 def openmp() -> ctypes.CDLL | None:
-    """The OpenMP library that torch has loaded, if it has ``GOMP_parallel``; None where there is none.
+    """The OpenMP library that torch has loaded, if it has ``GOMP_parallel``; otherwise None.
 
-    ``GOMP_parallel`` is the entry that compilers use for a parallel region: GNU's OpenMP has it, and so have LLVM's
-    and Intel's.
+    ``GOMP_parallel`` is the function that compilers call for a parallel region; GNU's, LLVM's and Intel's OpenMP have
+    it.
     """
     maps = Path("/proc/self/maps")
     lines = maps.read_text().splitlines() if maps.exists() else []

@@ -12,7 +12,7 @@ from longlag.engines import reference
 from longlag.engines._arguments import Weights
 from longlag.engines._choose import choose
 
-_loaded: list[Any] = []  # the CPU engine, once it was needed
+_loaded: list[Any] = []  # the CPU engine, after its first use
 
 
 def run(
@@ -27,12 +27,12 @@ def run(
     reset: Tensor | None = None,
     reverse: bool = False,
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Run a cell over time on the engine that ``request`` stands for.
+    """Run a cell over time on the requested engine.
 
     Args:
         x: inputs (T, B, I).
         w: the weights.
-        state: initial, each part (B, H), None for zeros; or nothing, for zeros in all parts.
+        state: the initial state, each part (B, H) or None for zeros; an empty sequence for all zeros.
         mask, lengths, reset, reverse: see `reference.run`.
 
     Returns:
@@ -42,7 +42,7 @@ def run(
         results = _cpu().run(cell, x, w, state, mask, lengths, reset, reverse)
         if results is not None:
             return results
-        choose(request, x, *w.tensors(), *state, mask)  # says why, if the CPU engine was asked for by name
+        choose(request, x, *w.tensors(), *state, mask)  # raises with the reason if the CPU engine was requested by name
     return reference.run_weights(cell, x, w, state, mask=mask, lengths=lengths, reset=reset, reverse=reverse)
 
 
@@ -97,7 +97,7 @@ def run_jordan(
         weights: W (m, n), b (m,), U (m, l), R (m, m), V (l, m), c_out (l,); b, R and c_out may be None.
         state: fb (B, l) and h (B, m).
         rest: fb (l,) after a reset.
-        targets, tau: what the teacher feeds back, (T, B, l), and its share (T, B); see `longlag.layers.Jordan`.
+        targets, tau: fed back in place of the output, (T, B, l), and their share (T, B); see `longlag.layers.Jordan`.
         logits: feed back z instead of softmax z.
 
     Returns:

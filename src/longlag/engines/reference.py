@@ -1,4 +1,4 @@
-"""The reference engine: a plain torch loop under autograd. It defines what is correct.
+"""The reference engine: a plain torch loop under autograd. Its results define correctness.
 
 T steps, B sequences, H units; G gates of the cell, Gx of them with a row in W, Gy with a row in U.
 """
@@ -32,9 +32,9 @@ def scan(
     Args:
         step: ``(t, state) -> (output, new state)``, each (B, …).
         rest: the state after a reset; zeros by default.
-        lengths: (B,) steps of each sequence; later ones give output 0 and leave the state alone.
-        reset: (T, B) bool; where true the state is at rest before that step.
-        reverse: from the last step to the first.
+        lengths: (B,) steps of each sequence; later steps give output 0 and do not change the state.
+        reset: (T, B) bool; where true, the state becomes ``rest`` before that step.
+        reverse: run from the last step to the first.
 
     Returns:
         outputs (T, B, …) and the final state.
@@ -85,11 +85,11 @@ def run(
     Args:
         net: W x(t) + b, (T, B, Gx, H).
         U: recurrent matrix (Gy·H, H), or None for a local cell.
-        state: what the first step reads, one (B, H) per name in ``cell.fed_back``.
+        state: the initial state, one (B, H) per name in ``cell.fed_back``.
         params: one (H,) per name in ``cell.params``.
         bias: (number of recurrent-only gates, H), added to U y(t−1) of those gates.
         norm: layer normalisation of the gates' net inputs.
-        mask: (B, H), multiplies y(t−1) on its way into U; for a local cell, all that a unit feeds back to itself.
+        mask: (B, H), multiplies y(t−1) before U; for a local cell, all values that a unit feeds back to itself.
         lengths, reset, reverse: as in `scan`.
 
     Returns:
@@ -134,7 +134,7 @@ def step(
     norm: Norm | None = None,
     mask: Tensor | None = None,
 ) -> tuple[Tensor, State]:
-    """One step: net (B, Gx, H), the rest as in `run`; back come y (B, H) and the new state."""
+    """One step: net (B, Gx, H), the rest as in `run`; returns y (B, H) and the new state."""
     inputs = cell_inputs(cell, net, U, state, params, bias=bias, norm=norm, mask=mask)
     new = dict(zip(cell.outputs, cell.step(*inputs), strict=True))
     return new["y"], tuple(new[name] for name in cell.fed_back)

@@ -25,7 +25,7 @@ class Normed(NamedTuple):
         return cls((r - r.mean(-1, keepdim=True)) / scale, scale)
 
     def __call__(self, d: Tensor) -> Tensor:
-        """∂r̂/∂r d for d (B, H, p). The matrix is symmetric, so this is the product with its transpose, too."""
+        """∂r̂/∂r d for d (B, H, p). The matrix is symmetric: this is also the product with its transpose."""
         unit = self.unit.unsqueeze(-1)
         return (d - d.mean(1, keepdim=True) - unit * (unit * d).mean(1, keepdim=True)) / self.scale.unsqueeze(-1)
 

@@ -1,4 +1,4 @@
-"""Layers upon layers, in one or two directions: everything about a stack but the recurrence itself."""
+"""Stacks of layers in one or two directions: everything except the recurrence."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def _keyword(name: str, default: Any, hint: Any) -> inspect.Parameter:
 class Stack(Layer):
     """A stack of recurrent layers with the calling convention of ``torch.nn``.
 
-    A subclass names the parts of one layer's state and their widths, makes the weights, and runs one layer.
+    A subclass names the parts of one layer's state and their widths, creates the weights, and runs one layer.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Write ``**options`` out in the signature: ``help`` shows them, ``torch.nn.utils.skip_init`` looks there."""
+        """List ``**options`` in the signature, for ``help`` and for ``torch.nn.utils.skip_init``."""
         super().__init_subclass__(**kwargs)
         signature = inspect.signature(cls.__init__)
         given = [p for p in list(signature.parameters.values())[1:] if p.kind is not p.VAR_KEYWORD]
@@ -84,7 +84,7 @@ class Stack(Layer):
     def _run(
         self, k: int, x: Tensor, state: tuple[Tensor, ...] | None, sequences: validation.Sequences, mask: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Run layer k over x (T, B, I) from state (each (B, …)) or rest; odd k run backwards if bidirectional.
+        """Run layer k over x (T, B, I) from state (each (B, …)) or zeros; odd k run backwards if bidirectional.
 
         Returns the outputs and the final state, each part (1, B, …).
         """
@@ -103,7 +103,7 @@ class Stack(Layer):
         Args:
             x: (T, B, I), (B, T, I) if ``batch_first``, or (T, I) for one sequence.
             state: as returned; each part is (num_layers · directions, B, H), zeros by default.
-            lengths: (B,) ints on x's device: outputs beyond a length are 0, the state is the one at the length.
+            lengths: (B,) ints on x's device: outputs beyond a length are 0; the state is that at the length.
             reset: (T, B) bool ((B, T) if ``batch_first``): a new sequence starts at that step, from zeros.
 
         Returns:
@@ -174,7 +174,7 @@ class Stack(Layer):
         """One mask per layer, sequence and unit, kept for the whole sequence (Gal and Ghahramani 2016)."""
         keep = 1 - self.recurrent_dropout
         mask = s.x.new_empty(self.num_layers * self.directions, s.batch, self.hidden_size).bernoulli_(keep)
-        # A local loop that is kept keeps its gain: u/(1−p) could pass 1, and the unit would diverge.
+        # Local loops that are not dropped keep their gain: u/(1−p) could exceed 1, and the unit would diverge.
         return mask / keep if self._scales_mask else mask
 
     _scales_mask = True

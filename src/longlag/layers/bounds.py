@@ -1,4 +1,4 @@
-"""Bounds: parametrisations that keep a unit's own parameter in the papers' range, and what weights say of error flow.
+"""Bounds: parametrisations that keep parameters in the papers' range, and bounds on error flow from the weights.
 
 The parametrisations are for `torch.nn.utils.parametrize`.
 """

@@ -13,7 +13,7 @@ from longlag.layers.layer import Layer
 from longlag.layers.local import Leaky
 from longlag.layers.state import StateSpec
 
-DRAWS = 100  # of a reservoir's connections, until they contain a loop
+DRAWS = 100  # attempts to draw connections that contain a loop
 
 
 class EchoState(Layer):
@@ -29,10 +29,10 @@ class EchoState(Layer):
         density: share of connections in U that exist.
         input_scale, bias_scale: W and b are uniform in ± these.
         ridge: λ. The bias c is not penalised.
-        warmup: steps of every sequence that starts from rest which are not learned from.
+        warmup: first steps of every sequence from the initial state, which `fit` and `accumulate` leave out.
         input_to_output: whether the read-out sees x(t) too.
         recurrent_dropout: as in `Recurrent`; it acts in ``train()`` mode, `fit` included.
-        seed: of the reservoir.
+        seed: seed of the reservoir.
 
     >>> import torch, longlag as ll
     >>> x = torch.sin(torch.arange(400.0) / 5).view(-1, 1, 1).double()
@@ -102,7 +102,7 @@ class EchoState(Layer):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw the reservoir from its seed and scale it; forget what was accumulated."""
+        """Draw the reservoir from its seed and scale it; clear the accumulated sums."""
         generator = torch.Generator().manual_seed(self.seed)
         m = self.hidden_size
 
@@ -115,7 +115,7 @@ class EchoState(Layer):
             radius = float(torch.linalg.eigvals(U).abs().max())
             if radius:
                 break
-            U = uniform(m, m)  # a small sparse reservoir may be drawn without a loop: draw again
+            U = uniform(m, m)  # a small sparse reservoir may have no loop: draw again
         if not radius and self.spectral_radius:
             raise ValueError(f"EchoState: density {self.density} leaves no loop in a reservoir of {m} units")
         drawn = {
@@ -153,7 +153,7 @@ class EchoState(Layer):
     def fit(self, x: Tensor, targets: Tensor, *, lengths: Tensor | None = None) -> EchoState:
         """Solve for the read-out from these sequences alone; targets are laid out like x, with l features.
 
-        The state after the last step is kept in ``last_state``: hand it to `predict` to go on where ``x`` ends.
+        The state after the last step is kept in ``last_state``: pass it to `predict` to continue after ``x``.
         """
         xx, xd, self.last_state = self._sums(x, targets, None, lengths)
         self._xx.copy_(xx)
@@ -161,11 +161,11 @@ class EchoState(Layer):
         return self.solve()
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The arguments of the constructor, as scikit-learn's estimators give them."""
+        """The arguments of the constructor, as in scikit-learn's estimators."""
         return dict(self._arguments)
 
     def set_params(self, **params: Any) -> EchoState:
-        """Set arguments of the constructor; the reservoir is drawn anew and the read-out forgotten."""
+        """Set arguments of the constructor; the reservoir is drawn again and the read-out is reset."""
         unknown = sorted(params.keys() - self._arguments.keys())
         if unknown:
             raise ValueError(f"EchoState: {unknown[0]!r} is not one of {', '.join(self._arguments)}")
@@ -173,7 +173,7 @@ class EchoState(Layer):
         return self
 
     def clone(self) -> EchoState:
-        """A reservoir with the same arguments that has learned nothing."""
+        """An untrained network with the same arguments."""
         return EchoState(**self._arguments)
 
     @torch.no_grad()
@@ -182,7 +182,7 @@ class EchoState(Layer):
     ) -> Tensor:
         """Add a piece of a stream to XᵀX and XᵀD; memory does not grow. Returns the state for the next piece.
 
-        Without a state the piece starts from rest and its first ``warmup`` steps are left out.
+        Without a state the piece starts from the initial state, and its first ``warmup`` steps are left out.
         """
         xx, xd, state = self._sums(x, targets, state, lengths)
         self._xx += xx
@@ -213,7 +213,7 @@ class EchoState(Layer):
 
     @torch.no_grad()
     def solve(self) -> EchoState:
-        """Set the read-out to the ridge solution of what was accumulated."""
+        """Set the read-out to the ridge solution of the accumulated sums."""
         penalty = torch.full_like(self._xx[0], self.ridge)
         penalty[-1] = 0.0  # the bias column
         if not float(self._xx[-1, -1]):
@@ -240,7 +240,7 @@ class EchoState(Layer):
         return self.reservoir.state_spec
 
     def gain_bound(self) -> tuple[float, str] | None:
-        """That of the reservoir."""
+        """The bound of the reservoir."""
         return self.reservoir.gain_bound()
 
     @property
@@ -248,7 +248,7 @@ class EchoState(Layer):
         return self.readout.weight
 
     def _features(self, s: validation.Sequences, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        """[h(t); x(t)] (T, B, m + n) and the final state, in the caller's form."""
+        """[h(t); x(t)] (T, B, m + n) and the final state, in the caller's layout."""
         if state is not None:
             shape = (1, s.batch, self.hidden_size) if s.batched else (1, self.hidden_size)
             (state,) = validation.state_parts("EchoState", state, ["h"], [shape], self.any_weight)

@@ -1,4 +1,4 @@
-"""Jordan's network: the output, not the hidden state, is what the next step hears."""
+"""Jordan's network: the next step reads the output, not the hidden state."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ class Jordan(StepLayer):
     [JORDAN 2]; R only if ``hidden_feedback``. fb is p, or the teacher's y: fb = τ y + (1−τ) q [TF-MIX 4].
 
     Args:
-        input_size: n; 0 for a network that only listens to itself.
+        input_size: n; 0 for a network that reads only its own output.
         hidden_size, output_size: m and l.
         hidden_feedback: R h(t−1) as well (pattern IV).
-        feedback: what q is: ``"soft"`` p(t), ``"logits"`` z(t), ``"argmax"`` or ``"sample"`` one-hot (no gradient).
+        feedback: q: ``"soft"`` p(t), ``"logits"`` z(t), ``"argmax"`` or ``"sample"`` one-hot (no gradient).
         start: fb before the first step: ``"uniform"`` 1/l or ``"zero"``.
-        recurrent_dropout: probability that a fed-back output is silenced, one draw per sequence.
+        recurrent_dropout: probability that a fed-back output is dropped, one draw per sequence.
 
     Returns logits z, ready for ``cross_entropy``. State: fb (B, l), or (fb, h) with hidden feedback.
 
     >>> import torch, longlag as ll
     >>> net = ll.Jordan(3, 8, 4)
     >>> x, targets = torch.randn(10, 2, 3), torch.randint(4, (10, 2))
-    >>> z, state = net(x, targets=targets)  # the teacher speaks at every step
+    >>> z, state = net(x, targets=targets)  # teacher forcing
     >>> z, state = net(x, targets=targets, teacher=0.5)  # scheduled sampling, a coin per token
     >>> z, state = net(x)  # free running
     >>> torch.allclose(state, z[-1].softmax(-1))
@@ -120,11 +120,11 @@ class Jordan(StepLayer):
 
         Args:
             x, state, lengths, reset: as in `Recurrent`.
-            targets: what the teacher feeds back: classes (T, B) or vectors (T, B, l); (B, T, …) if
+            targets: fed back in place of the output: classes (T, B) or vectors (T, B, l); (B, T, …) if
                 ``batch_first``. None: free running.
-            teacher: ε, how often (or how much) the teacher's output is fed back; see `longlag.layers.schedules`.
-            draw: ``"token"``: a coin per step and sequence; ``"sequence"``: one per sequence; ``"mix"``: no coin,
-                fb = ε y + (1−ε) q.
+            teacher: ε, the probability (or weight) of the targets in the feedback; see `longlag.layers.schedules`.
+            draw: ``"token"``: one coin flip per step and sequence; ``"sequence"``: one per sequence; ``"mix"``: no
+                coin, fb = ε y + (1−ε) q.
         """
         s = validation.sequences(self, x, lengths, reset)
         before, y, tau = self._initial(state, s), None, None
@@ -140,7 +140,7 @@ class Jordan(StepLayer):
 
     def _all_at_once(self, s: validation.Sequences, targets: Tensor, state: Parts) -> tuple[Tensor, Parts]:
         """Teacher forcing decouples the steps of pattern III: no loop over time is left. [PAT-III]"""
-        fb = torch.cat([state[0].unsqueeze(0), targets[:-1]])  # what step t hears
+        fb = torch.cat([state[0].unsqueeze(0), targets[:-1]])  # the feedback that step t reads
         if s.reset is not None:
             fb = torch.where(s.reset.unsqueeze(-1), self.state_spec.parts(self.initial_state(s.batch))[0], fb)
         mask = self._dropout_mask(s.batch)
@@ -189,7 +189,7 @@ class Jordan(StepLayer):
         return reference.scan(step, s.steps, state, rest=rest, lengths=s.lengths, reset=s.reset)
 
     def _engine(self, x: Tensor, mask: Tensor | None, targets: Tensor | None) -> str:
-        """The engine for this call; the compiled one knows soft feedback and constant targets only."""
+        """The engine for this call; the CPU engine supports only soft or logits feedback and constant targets."""
         obstacles = {
             f"feedback={self.feedback!r}": self.feedback not in ("soft", "logits"),
             "recurrent_dropout": mask is not None,
@@ -202,7 +202,7 @@ class Jordan(StepLayer):
         return "reference" if found else engines.choose(self.engine, x, *self.parameters(), targets)[0]
 
     def gain_bound(self) -> tuple[float, str] | None:
-        """‖diag p − p pᵀ‖₂ ≤ ½, so one step scales an error by at most ½ ‖V‖ ‖U‖; argmax feeds none back."""
+        """‖diag p − p pᵀ‖₂ ≤ ½, so one step scales an error by at most ½ ‖V‖ ‖U‖; argmax feeds back no error."""
         if self.hidden_feedback:
             return None
         if self.feedback == "argmax":
@@ -233,7 +233,7 @@ class Jordan(StepLayer):
             targets = targets.unsqueeze(1)
         elif self.batch_first:
             targets = targets.transpose(0, 1)
-        if targets.shape[:2] == shape and s.lengths is not None:  # what stands in the padding (−100, say) is not read
+        if targets.shape[:2] == shape and s.lengths is not None:  # padding (−100, say) is not read
             beyond = torch.arange(s.steps, device=s.lengths.device)[:, None] >= s.lengths
             targets = targets.masked_fill(beyond.view(*shape, *[1] * (targets.dim() - 2)), 0)
         if targets.shape == shape and targets.dtype == torch.long:

@@ -1,4 +1,4 @@
-"""`Layer`: the base class of all layers, and what other rooms may ask of one."""
+"""`Layer`: the base class of all layers, and the interface that other packages use."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _TORCH_NAMES = {"input": "x", "hx": "state"}
 class Layer(nn.Module, abc.ABC):
     """Base of all layers: ``layer(x, state=None, *, lengths=None, reset=None) -> (output, state)``.
 
-    Rules, flow analysis and encoder-decoders use a layer through these methods alone, so a new subclass works with
-    all of them: `state_spec` and `initial_state`, `step`, `linearise`, `local_units`. `StepLayer` is the shortest way
-    to write one.
+    Learning rules, flow analysis and encoder-decoders use only these members: `state_spec`, `initial_state`, `step`,
+    `linearise`, `local_units`. A new subclass therefore works with all of them. The shortest way to write a layer is
+    a subclass of `StepLayer`.
 
     Attributes:
         input_size: features of the input.
         batch_first: whether inputs and outputs are (B, T, …).
-        bidirectional: whether half of the layer reads the future, so that it cannot step.
+        bidirectional: whether half of the units read the future; `step` then raises.
         recurrent_dropout: probability that a fed-back value is dropped while training.
         engine: ``"auto"`` or the name of an engine.
         cell: the cell of a layer made of one cell, else None.
-        teacher_size: features of what a teacher may feed back in place of the output; None if nothing can be.
+        teacher_size: features of the teacher's output, fed back in place of the layer's; None if not supported.
         draws: whether a step draws random numbers.
-        has_partials: whether `linearise` has derivatives of its own; otherwise autograd gives them.
+        has_partials: whether `linearise` has closed-form derivatives; otherwise autograd computes them.
 
     >>> import torch, longlag as ll
     >>> class Counter(ll.layers.StepLayer):
@@ -71,7 +71,7 @@ class Layer(nn.Module, abc.ABC):
         self.register_load_state_dict_pre_hook(_refuse_non_finite)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the layer. torch's names of the arguments, ``input`` and ``hx``, are accepted too."""
+        """Run the layer. torch's argument names ``input`` and ``hx`` are accepted too."""
         if kwargs:
             for theirs, ours in _TORCH_NAMES.items():
                 if theirs in kwargs:
@@ -84,10 +84,10 @@ class Layer(nn.Module, abc.ABC):
     @property
     @abc.abstractmethod
     def state_spec(self) -> StateSpec:
-        """The parts of the state, their shapes, and the axis that counts sequences."""
+        """The parts of the state, their shapes, and the batch axis."""
 
     def initial_state(self, batch: int) -> State:
-        """The state before the first step: zeros, unless a layer says otherwise."""
+        """The state before the first step: zeros, unless a layer overrides this method."""
         return self.state_spec.whole(self.state_spec.zeros(batch, self.any_weight))
 
     def validate_state(self, state: State | None, batch: int) -> tuple[Tensor, ...]:
@@ -114,7 +114,7 @@ class Layer(nn.Module, abc.ABC):
 
     # ------------------------------------------------------------------------------------------------------- step
     def step(self, x_t: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """One step: x_t (B, I) or (I,); the state comes back to be handed in again."""
+        """One step: x_t (B, I) or (I,). Pass the returned state to the next step."""
         self._refuse_two_directions("step")
         if self.training and self.recurrent_dropout:
             raise ValueError(
@@ -156,7 +156,7 @@ class Layer(nn.Module, abc.ABC):
             raise ValueError(text)
 
     def taught_step(self, x_t: Tensor, state: State | None, teacher: Tensor | None) -> tuple[Tensor, State]:
-        """One step of a batch; what a ``teacher`` says, (B, teacher_size), is fed back in place of the output."""
+        """One step of a batch; ``teacher`` (B, teacher_size) is fed back in place of the output."""
         time = 1 if self.batch_first else 0
         given = {} if teacher is None else {"targets": teacher.unsqueeze(time)}
         y, new = self(x_t.unsqueeze(time), state, **given)
@@ -179,18 +179,18 @@ class Layer(nn.Module, abc.ABC):
         return influential(self.for_analysis())
 
     def local_units(self, *, cut: bool = False) -> UnitGraph:
-        """The step as groups of units whose past lives in each unit alone; exact gradients then cost O(w) a step.
+        """The step as groups of units, each fed back only to itself; exact gradients then cost O(w) per step.
 
         Args:
-            cut: treat what matrices feed back as a constant, as the truncated gradient of 1997 does.
+            cut: treat values fed back through matrices as constants, as the truncated gradient of 1997 does.
 
         Raises:
-            NotLocal: with the reason why the layer is no such graph.
+            NotLocal: with the reason why the layer is not such a graph.
         """
         raise NotLocal("has no cuts of 1997" if cut else "has no local feedback")
 
     def gain_bound(self) -> tuple[float, str] | None:
-        """A bound on ‖∂state(t+1)/∂state(t)‖₂ for every input and its formula; None where the weights give none."""
+        """A bound on ‖∂state(t+1)/∂state(t)‖₂ for every input, and the bound's formula; None if no bound is known."""
         return None
 
     def for_analysis(self) -> Self:
@@ -220,7 +220,7 @@ class Layer(nn.Module, abc.ABC):
 
 
 def check_layer(owner: str, argument: str, value: Any, or_else: str = "") -> Layer:
-    """``value`` if it is a layer; ``or_else`` names what the caller would take, too."""
+    """``value`` if it is a layer; ``or_else`` names what else the caller accepts."""
     if not isinstance(value, Layer):
         raise TypeError(f"{owner}: {argument} must be a longlag layer{or_else}, got {type(value).__name__}")
     return value

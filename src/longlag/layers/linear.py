@@ -1,6 +1,6 @@
-"""One step of a layer together with its derivatives: what real-time learning and flow analysis are made of.
+"""One step of a layer together with its derivatives, for real-time learning and flow analysis.
 
-B samples; s: the state of one sequence as a row of n numbers (`StateSpec.flatten`); p columns at once.
+B samples; s: the state of one sequence as a row of n numbers (`StateSpec.flatten`); p columns in one product.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Direct(NamedTuple):
     Attributes:
         key: a name for this block of parameters.
         C: ∂s/∂(rows of θ), (B, n′, rows).
-        source: (B, width), by which every row of θ is multiplied; None: θ has one number per row.
-        rows: which n′ numbers of s the parameters can ever reach; None: all n.
+        source: (B, width), which multiplies every row of θ; None: θ has one number per row.
+        rows: indices of the n′ state values that the parameters can reach; None: all n.
         assign: gradient of the block (rows · width,) -> gradients by path.
     """
 
@@ -40,7 +40,7 @@ class Direct(NamedTuple):
 
 
 class LinearStep(abc.ABC):
-    """A step at B samples: its results, and products with its derivatives.
+    """A step for B samples: its results, and products with its derivatives.
 
     Attributes:
         y: outputs (B, O).
@@ -52,11 +52,11 @@ class LinearStep(abc.ABC):
 
     @abc.abstractmethod
     def push(self, ds: Tensor) -> Tensor:
-        """J ds, J = ∂s(t)/∂s(t−1): what changes (B, n, p) before the step have become after it."""
+        """J ds, J = ∂s(t)/∂s(t−1): changes (B, n, p) of the state before the step, propagated to the state after it."""
 
     @abc.abstractmethod
     def pull(self, ds: Tensor, dy: Tensor | None = None) -> tuple[Tensor, Callable[[], Tensor]]:
-        """Errors after the step brought back before it.
+        """Errors after the step, propagated back to the state before it.
 
         Args:
             ds: (B, n, p) errors of the new state; dy: (B, O, p) errors of the output.
@@ -71,11 +71,11 @@ class LinearStep(abc.ABC):
 
     @abc.abstractmethod
     def gradients(self, dy: Tensor, wanted: Collection[str]) -> tuple[Tensor, Gradients]:
-        """An error dy (B, O) of the output, within this step: the error of s(t−1), (B, n), and gradients by path."""
+        """For an error dy (B, O) of the output: the error of s(t−1), (B, n), and this step's gradients by path."""
 
     @abc.abstractmethod
     def at(self, samples: slice) -> LinearStep:
-        """The same step at some of its samples."""
+        """The same step for a slice of its samples."""
 
     def jacobian(self) -> Tensor:
         """J (B, n, n)."""
@@ -99,7 +99,7 @@ class AutogradStep(LinearStep):
 
     Args:
         layer: on the reference engine, dropout off.
-        results: outputs and new state, if they are known.
+        results: outputs and new state, if already computed.
     """
 
     def __init__(
@@ -210,5 +210,5 @@ def influential(layer: Layer) -> list[str]:
 
 
 def times(M: Tensor, columns: Tensor) -> Tensor:
-    """M columns for columns (B, n, p), as columnsᵀ Mᵀ: BLAS does that ten times faster when p is small."""
+    """M columns for columns (B, n, p), computed as columnsᵀ Mᵀ: ten times faster in BLAS when p is small."""
     return (columns.mT @ M.t()).mT

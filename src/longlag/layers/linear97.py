@@ -1,4 +1,4 @@
-"""Derivatives of an `LSTM97`: one exact step [LSTM-97 3.6], and its units under the cuts of 1997 [LSTM-97 3.1]."""
+"""Derivatives of an `LSTM97`: one exact step [LSTM-97 3.6], its units under the truncation of 1997 [LSTM-97 3.1]."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ class CutLSTM97(UnitGraph):
         if layer.output_size is not None:
             groups.append(Units97(layer, "out", (*([INPUT] if layer.input_to_output else []), *inner)))
         super().__init__(groups, inner if layer.output_size is None else ("out",))
-        if layer.recurrent and layer.hidden_units:  # y_hid stands first among the fed-back activations
+        if layer.recurrent and layer.hidden_units:  # y_hid comes first among the fed-back activations
             self.dense_loops["hid"] = slice(layer.input_size, layer.input_size + layer.hidden_units)
 
     def split(self, parts: Parts) -> tuple[dict[str, Parts], Tensor | None]:

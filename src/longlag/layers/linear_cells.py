@@ -65,7 +65,7 @@ class CellStep(LinearStep):
         }
 
     def _net_changes(self, level: Level, dy: Tensor | None, dx: Tensor | None) -> Columns:
-        """Changes of the gates' net inputs, W dx + U dy, from changes of what W and U read."""
+        """Changes of the gates' net inputs, W dx + U dy, from changes dx, dy of the inputs of W and U."""
         cell, w, d = self.cell, level.weights, {}
         if w.U is not None and dy is not None:
             d |= zip(cell.recurrent_gates, times(w.U, dy).unflatten(1, (-1, self.H)).unbind(1))  # [LSTM-FG 1.2 dñ]
@@ -104,7 +104,7 @@ class CellStep(LinearStep):
             return
         C = self._parameter_columns(k)  # columns: net inputs, params, γ, β
         rows = None
-        if k:  # levels below k are out of reach
+        if k:  # levels below k do not depend on these parameters
             rows = torch.arange(C.new_empty(self.shape).numel(), device=C.device).view(self.shape)[:, k:].flatten()
         for name, (gates, source) in sources.items():
             yield self._direct(name, k, C[:, :, self._columns(gates)], source, rows)
@@ -135,13 +135,13 @@ class CellStep(LinearStep):
         return self._state_columns(reached)
 
     def _columns(self, gates: tuple[str, ...]) -> list[int] | slice:
-        """Columns of the net inputs of some gates among those of all."""
+        """Columns of some gates' net inputs among those of all gates."""
         if gates == self.cell.gates:
             return slice(0, len(gates) * self.H)
         return [self.cell.gates.index(gate) * self.H + j for gate in gates for j in range(self.H)]
 
     def _paths(self, name: str, k: int) -> list[str]:
-        """The layer's attributes that a block of parameters stands for."""
+        """The layer's attributes in a block of parameters."""
         names = [name] if name != "bias" else ["bias_ih", "bias_hh"] if self.cell.dense else ["bias_ih"]
         return [f"{name}_l{k}" for name in names]
 
@@ -185,7 +185,7 @@ class CellStep(LinearStep):
             above = self._error_below(level, nets) if k else None
 
     def _error_below(self, level: Level, nets: Columns) -> Tensor:
-        """Wᵀ da: errors of what W read."""
+        """Wᵀ da: errors of the input of W."""
         return times(level.weights.W.t(), torch.cat([nets[gate] for gate in self.cell.input_gates], 1))
 
     def gradients(self, dy: Tensor, wanted: Collection[str]) -> tuple[Tensor, Gradients]:
@@ -232,7 +232,7 @@ class CellStep(LinearStep):
 
 
 def squashes(cell: Cell) -> dict[str, str]:
-    """The net inputs that a cell squashes by themselves: gate -> ``"sigmoid"`` or ``"tanh"``.
+    """Gates whose net input alone is the argument of a squashing function: gate -> ``"sigmoid"`` or ``"tanh"``.
 
     >>> from longlag import cells
     >>> squashes(cells.lstm)

@@ -1,4 +1,4 @@
-"""Layers whose units carry a time constant of their own: leaky integrators and local feedback."""
+"""Layers whose units have individual time constants: leaky integrators and local feedback."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Leaky(Recurrent):
 
     Args:
         alpha: time constant in steps, at least 1; one number, or (H,) values.
-        learn_alpha: train it, as α = 1 + softplus(α̂). The rest as in `Recurrent`.
+        learn_alpha: train α, as α = 1 + softplus(α̂). The rest as in `Recurrent`.
 
     >>> import torch, longlag as ll
     >>> leaky, elman = ll.Leaky(3, 5, alpha=1.0), ll.Elman(3, 5)
@@ -85,7 +85,7 @@ class Leaky(Recurrent):
 
 
 class LocalFeedback(Recurrent):
-    """Units that hear only themselves (Frasconi, Gori and Soda 1992); exact learning in real time costs O(w).
+    """Units that feed back only to themselves (Frasconi, Gori and Soda 1992); exact real-time learning costs O(w).
 
     f(a) = tanh(a/2), a = W x(t) + b;
     ``"net"``: n(t) = u n(t−1) + a, y(t) = f(n(t)) [LF-92 N];
@@ -94,9 +94,10 @@ class LocalFeedback(Recurrent):
     Args:
         feedback: ``"net"``, ``"activation"`` or ``"static"``.
         constrain: ``"forget"`` keeps |u| < 1 and |v| < 2 by u = (1−η) tanh û, v = 2 (1−η) tanh v̂: the influence
-            of an input then provably fades, and no learning step can make the units diverge. None: the paper's
-            free range.
-        time_constant: units start with time constants τ drawn log-uniformly from 1 to this many steps:
+            of an input then provably fades, and no learning step can make the units diverge. The trained parameters
+            are û and v̂ (``parametrizations.u_l0.original``). None: the paper's free range; the trained parameters
+            are u and v (``u_l0``).
+        time_constant: initial time constants τ are drawn log-uniformly from 1 to this many steps:
             u = e^(−1/τ), v = 2 e^(−1/τ). The rest as in `Recurrent`.
 
     >>> import torch, longlag as ll

@@ -30,7 +30,7 @@ class LocalFeedbackNetwork(StepLayer):
         hidden: numbers of (static, net, activation) hidden units; a list of such triples for several layers.
         output: numbers of (static, net, activation) output units.
         bias: the source has none.
-        constrain: ``"forget"`` keeps |u| < 1 and |v| < 2, None does not; see `LocalFeedback`.
+        constrain: ``"forget"`` keeps |u| < 1 and |v| < 2; None: the paper's free range; see `LocalFeedback`.
         time_constant: as in `LocalFeedback`. recurrent_dropout, batch_first, engine: as in `Recurrent`.
 
     State: one (B, units) tensor for every group with feedback, hidden layers first; see ``state_sizes``.
@@ -88,7 +88,7 @@ class LocalFeedbackNetwork(StepLayer):
 
     @property
     def state_sizes(self) -> dict[str, int]:
-        """Groups of units that carry a state, in the order of the state."""
+        """Groups of units with a state, in the order of the state."""
         return {name: group.hidden_size for name, group in self.unit_groups() if group.feedback != "static"}
 
     def _run(self, s: validation.Sequences, state: Parts) -> tuple[Tensor, Parts]:
@@ -113,7 +113,7 @@ class LocalFeedbackNetwork(StepLayer):
 
     # --------------------------------------------------------------------------------------------- derivatives
     def local_units(self, *, cut: bool = False) -> UnitGraph:
-        """Hidden layers upon each other, output units with feedback reading x. [LF-92 1]"""
+        """A chain of hidden layers; output units with feedback read x. [LF-92 1]"""
         if cut:
             raise NotLocal("feeds back nothing through a matrix, so there is nothing to cut (LocalForward is exact)")
         return LocalNetworkUnits(self)

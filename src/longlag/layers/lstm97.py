@@ -1,4 +1,4 @@
-"""LSTM as published in 1997: memory-cell blocks, no forget gate, everything but the outputs fed back."""
+"""LSTM as published in 1997: memory-cell blocks, no forget gate; all units except the outputs are fed back."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class LSTM97(StepLayer):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Uniform in the initial range; then the gate biases that were asked for."""
+        """Uniform in the initial range; then the gate biases given to the constructor."""
         for parameter in self.parameters():
             parameter.uniform_(-self.init_range, self.init_range)
         for name, values in (("bias_ig", self.input_gate_bias), ("bias_og", self.output_gate_bias)):
@@ -144,9 +144,9 @@ class LSTM97(StepLayer):
 
     @torch.no_grad()
     def add_block(self, *, input_gate_bias: float | None = None, output_gate_bias: float | None = None) -> None:
-        """Grow by one block, its gates included; existing weights stay, new ones are uniform in the initial range.
+        """Add one block with its gates; existing weights stay, new ones are uniform in the initial range.
 
-        Parameters are replaced by larger ones: build the optimiser anew, and start from a fresh state.
+        Parameters are replaced by larger ones: create a new optimiser, and start from a new state.
 
         >>> import longlag as ll
         >>> net = ll.LSTM97(3, blocks=0, output_size=2, input_to_output=True)
@@ -174,7 +174,7 @@ class LSTM97(StepLayer):
         self.input_gate_bias = self.output_gate_bias = None
 
     def _old_columns(self, name: str, old: dict[str, int]) -> list[int]:
-        """Where the columns of a matrix stand after the sections grew from ``old`` to what they are."""
+        """The new positions of a matrix's columns after the sections grew from ``old`` to their present sizes."""
         if name == "weight_out":
             return list(range((self.input_size if self.input_to_output else 0) + old["hid"] + old["cell"]))
         columns = list(range(self.input_size))
@@ -190,7 +190,7 @@ class LSTM97(StepLayer):
         return next(self.parameters())
 
     def weights(self) -> tuple[Tensor, Tensor | None]:
-        """All rows of [w_hid; w_ig; w_og; w_cell] as one matrix (R, D) and one bias (R,); 0 where there is none."""
+        """All rows of [w_hid; w_ig; w_og; w_cell] as one matrix (R, D) and one bias (R,), 0 for groups without bias."""
         parts = [(k, n) for k, n in self.sections.items() if n]
         if not parts:
             return self.any_weight.new_empty(0, self.input_size), None
@@ -254,11 +254,11 @@ class LSTM97(StepLayer):
         return LSTM97Step(self, x_t, self.validate_state(state, len(x_t)))
 
     def state_parameters(self) -> list[str]:
-        """Every parameter but those of the output units."""
+        """All parameters except those of the output units."""
         return [name for name in self._shapes() if not name.endswith("_out")]
 
     def local_units(self, *, cut: bool = False) -> CutLSTM97:
-        """The units under the cuts of 1997; without cuts the fed-back activations couple them."""
+        """The units under the truncation of 1997; without it the fed-back activations couple the units."""
         if not cut and self.recurrent:
             raise NotLocal("feeds units back to each other")
         return CutLSTM97(self)

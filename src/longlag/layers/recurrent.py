@@ -35,7 +35,7 @@ class Recurrent(Stack):
         norm: None; ``"layer"`` normalises every gate's net input over the units, variance with divisor H−1;
             ``"layer_torch"`` with divisor H, as ``torch.nn.LayerNorm`` does.
         recurrent_dropout: probability that y(t−1) of a unit is not fed back, one draw per sequence. For cells
-            with local feedback, that the unit's own loop is cut (kept loops keep their gain).
+            with local feedback: probability that the unit's own loop is cut (the other loops keep their gain).
         engine: ``"auto"`` or an engine's name.
 
     >>> import torch, longlag as ll
@@ -138,7 +138,7 @@ class Recurrent(Stack):
         return self.weight_ih_l0 if weight is None else weight
 
     def _values(self, names: list[str | None]) -> list[Any]:
-        """Weights. Parameters are found faster in their dictionary; what is parametrised or pruned is an attribute."""
+        """Weights. The dictionary of parameters is faster; parametrised or pruned weights are attributes."""
         own = self._parameters
         return [own[n] if n in own else None if n is None else getattr(self, n) for n in names]
 
@@ -189,7 +189,7 @@ class Recurrent(Stack):
             return CellStep(self, x_t, self.validate_state(state, len(x_t)))
 
     def state_parameters(self) -> list[str]:
-        """Every parameter, as the attribute that the equations read."""
+        """Every parameter, by the name of the attribute in the equations."""
         params = [name + self.suffix(k) for k in range(len(self._names)) for name in self.cell.params]
         return [name for names in self._names for name in names if name is not None] + params
 
@@ -204,7 +204,7 @@ class Recurrent(Stack):
         if self.num_layers > 1:
             raise NotLocal(f"has {self.num_layers} layers, and the cuts are defined for one")
         if self.norm is not None:
-            raise NotLocal(f"has norm={self.norm!r}, through which units hear each other")
+            raise NotLocal(f"has norm={self.norm!r}, through which units read each other")
         return CutRecurrent(self)
 
     @torch.no_grad()

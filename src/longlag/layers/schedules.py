@@ -1,6 +1,6 @@
-"""How often the teacher speaks: ε as a function of the number k of updates done. [TF-MIX 4]
+"""Schedules of scheduled sampling: the probability ε of the target as a function of the number k of updates. [TF-MIX 4]
 
-Each is a plain function of k; with ε = 1 the true output is fed back, with ε = 0 the network's own.
+Each is a plain function of k. With ε = 1 the target is fed back, with ε = 0 the network's own output.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class Skip(Stack):
     y(t) = tanh(W x(t) + b_ih + U y(t−1) + b_hh + Σ_d S_d y(t−d)) [SKIP 3]; a path over τ steps has ⌈τ/d⌉ links.
 
     Args:
-        delays: the delays d, each at least 2; none gives `Elman`. ``weight_skip`` holds S_d for each in turn.
+        delays: the delays d, each at least 2; none gives `Elman`. ``weight_skip`` holds S_d for each delay in order.
             The rest as in `Recurrent`; ``norm`` is not offered.
 
     State: the last max(d) outputs, newest first: (num_layers · directions, B, max d, H).
@@ -106,8 +106,8 @@ class Skip(Stack):
 
         def step(t: int, before: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
             (past,) = before  # (B, max d, H), newest first
-            heard = past[:, lags] if mask is None else past[:, lags] * mask.unsqueeze(1)
-            y = torch.tanh(net[t] + linear(heard.flatten(1), links))  # [SKIP 3]
+            read = past[:, lags] if mask is None else past[:, lags] * mask.unsqueeze(1)
+            y = torch.tanh(net[t] + linear(read.flatten(1), links))  # [SKIP 3]
             return y, (torch.cat([y.unsqueeze(1), past[:, :-1]], 1),)
 
         y, (past,) = reference.scan(

@@ -1,4 +1,4 @@
-"""The state of a layer described: its parts, their shapes, and where a part counts its sequences."""
+"""Description of a layer's state: its parts, their shapes, and the batch axis."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class StateSpec:
 
     Attributes:
         shapes: part -> shape of that part for one sequence, without the batch.
-        batch_axis: the dimension of every part that counts sequences: 1 for stacks (L, B, …), else 0.
+        batch_axis: the batch dimension of every part: 1 for stacks (L, B, …), else 0.
 
     >>> import torch, longlag as ll
     >>> layer = ll.LSTM(3, 5, num_layers=2)

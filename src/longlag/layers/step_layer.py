@@ -15,10 +15,10 @@ Step = Callable[[int, Parts], tuple[Tensor, Parts]]
 
 
 class StepLayer(Layer):
-    """A layer of one level, written as one step; sequences, lengths, resets and batches follow from it.
+    """A layer of one level, written as one step. Sequences, lengths, resets and batches are handled here.
 
-    A subclass calls ``super().__init__(input_size)``, makes its parameters, says which parts its state has
-    (`state_sizes`, each part is (B, n)), and computes one step (`advance`). See `Layer` for an example.
+    A subclass calls ``super().__init__(input_size)``, creates its parameters, names the parts of its state
+    (`state_sizes`; each part is (B, n)), and computes one step (`advance`). See `Layer` for an example.
     """
 
     _least_input_size = 1
@@ -72,7 +72,7 @@ class StepLayer(Layer):
         return self.state_spec.whole(parts if s.batched else tuple(part.squeeze(0) for part in parts))
 
     def _dropout_mask(self, batch: int) -> Tensor | None:
-        """One dropout mask per sequence for what is fed back, the first part of the state (B, n)."""
+        """One dropout mask per sequence for the fed-back values, the first part of the state (B, n)."""
         if not (self.training and self.recurrent_dropout):
             return None
         keep = 1 - self.recurrent_dropout

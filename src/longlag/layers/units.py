@@ -1,7 +1,7 @@
-"""A layer's step as groups of units whose past lives in each unit alone. All else that a unit reads is of the present.
+"""A layer's step as groups of units: from the previous step a unit reads only its own values.
 
-H units, G gates. Groups know where their weights are and return gradients by the layer's own names. Exact real-time
-gradients of such a graph cost O(w) a step.
+H units, G gates. A group knows the attributes that hold its weights and returns gradients by the layer's parameter
+names. Exact real-time gradients of such a graph cost O(w) per step.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class UnitGroup(abc.ABC):
 
     Attributes:
         loop: the parts of its own past that a unit reads: ``y`` and states.
-        traced: the gates from the first to the last that can influence the loop; ``traced_rows`` among all.
+        traced: the gates from the first to the last that can influence the loop; ``traced_rows``: their rows.
         biased: whether net inputs have a bias.
     """
 
@@ -70,7 +70,7 @@ class UnitGraph(abc.ABC):
 
     def __init__(self, groups: Sequence[UnitGroup], outputs: Sequence[str]) -> None:
         self.groups, self.outputs = tuple(groups), tuple(outputs)
-        self.dense_loops: dict[str, slice] = {}  # groups that read their own last outputs: where in their source
+        self.dense_loops: dict[str, slice] = {}  # group that reads its own last outputs -> their position in its source
         self.spans = {group.name: self._spans(group) for group in groups}
 
     def _spans(self, group: UnitGroup) -> dict[str, slice]:
@@ -85,7 +85,7 @@ class UnitGraph(abc.ABC):
 
     @abc.abstractmethod
     def split(self, parts: Parts) -> tuple[dict[str, Parts], Tensor | None]:
-        """The past that each group's loop reads, and what is fed back through a matrix, from the layer's state."""
+        """From the layer's state: the past that each group's loop reads, and the values fed back through a matrix."""
 
     @abc.abstractmethod
     def join(self, results: Results) -> Parts:
@@ -159,7 +159,7 @@ class CutLevel(UnitGroup):
         return {f"{name}_l0": gradient for name, gradient in grads.items()}
 
     def _for_all(self, value: Tensor, gates: Sequence[str]) -> Tensor:
-        """Rows for every gate of the cell, 0 for those that do not read here."""
+        """Rows for every gate of the cell, 0 for gates that do not read this source."""
         if gates == self.cell.gates:
             return value
         rows = dict(zip(gates, value.split(self.units)))

@@ -1,4 +1,4 @@
-"""Validation: the one place where arguments are checked and a layer's input is brought into (T, B, …) order."""
+"""Validation of arguments, and conversion of a layer's input to (T, B, …) order."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def like(owner: str, argument: str, value: Any, weight: Placed) -> Tensor:
 
 
 def autocast(value: Any, weight: Placed) -> Any:
-    """Under autocast an input may have any precision; layers compute in that of their weights."""
+    """Under autocast an input may have any precision; layers compute in the precision of their weights."""
     if not isinstance(value, Tensor) or not torch.amp.is_autocast_available(device := value.device.type):
         return value
     return value.to(weight.dtype) if value.is_floating_point() and torch.is_autocast_enabled(device) else value
@@ -111,7 +111,7 @@ def sequences(layer: Any, x: Any, lengths: Any, reset: Any) -> Sequences:
             raise ShapeError(f"{owner}: lengths needs a batched input, got one sequence")
         lengths = check_lengths(owner, lengths, T, B, x.device)
         beyond = torch.arange(T, device=x.device)[:, None] >= lengths
-        x = x.masked_fill(beyond.unsqueeze(-1), 0)  # padding may hold NaN, which must reach no gradient
+        x = x.masked_fill(beyond.unsqueeze(-1), 0)  # padding may hold NaN, which must not reach a gradient
     if reset is not None:
         reset = _reset(owner, reset, T, B, batched, batch_first, x.device)
     return Sequences(x, lengths, reset, batched, batch_first)
@@ -127,7 +127,7 @@ def check_lengths(owner: str, lengths: Any, T: int, B: int, device: torch.device
         )
     if lengths.device != device:
         raise ValueError(f"{owner}: lengths must be on {device} like the input, got {lengths.device}")
-    # On another device the values are not read, which would synchronise: 0 gives no step there, more than T gives T.
+    # On other devices the values are not checked, to avoid synchronisation: 0 means no step, more than T means T.
     if lengths.device.type == "cpu" and B and not torch.compiler.is_compiling():
         low, high = int(lengths.min()), int(lengths.max())
         if low < 1 or high > T:

@@ -1,4 +1,4 @@
-"""Influence across layers: of the weights below on the past of the units above. [LF-92-ML 5 P]
+"""Influence across layers: of lower weights on the past of higher units. [LF-92-ML 5 P]
 
 For a group j of weights and a group k above it, X_q = ∂q_k/∂θ_j (B, H_k, w_j) for every part q of k's past:
     ∂net_k/∂θ = Σ_i W_ki ∂y_i/∂θ    over the groups i that k reads
@@ -46,7 +46,7 @@ class Cross:
         return weights + [group.units] * len(group.cell.params)
 
     def advance(self, values: Values) -> None:
-        """Bring the traces from before the last step to after it; the own traces must still be before it."""
+        """Advance the traces over the last step; the groups' own traces must not have been advanced yet."""
         for j, above in self.above.items():
             own = _own_output(self.groups[j], values)
             outputs: Influence = {}  # ∂y_i/∂θ_j (B, H_i, w_j) of the groups done so far
@@ -65,7 +65,7 @@ class Cross:
             terms = []
             for name, span in self.graph.spans[k.name].items():
                 W_ki = rows[:, span]  # (H_k, H_i)
-                if name == j:  # ∂y_j/∂θ_j is by unit: no sum
+                if name == j:  # ∂y_j/∂θ_j is diagonal in the units: no sum
                     terms.append(torch.cat([(W_ki.unsqueeze(-1) * E.unsqueeze(1)).flatten(2) for E in own], -1))
                 elif name in outputs:
                     terms.append(W_ki @ outputs[name])
@@ -75,7 +75,7 @@ class Cross:
     def gradients(
         self, values: Values, past: dict[str, Influence], own: dict[str, tuple[Tensor, list[Tensor]]]
     ) -> None:
-        """Add to the gradients of each group what reaches the error through the past of the groups above."""
+        """Add to each group's gradients the part that reaches the error through the past of higher groups."""
         for j, above in self.above.items():
             terms = [
                 (d.unsqueeze(1) @ values["cross"][j][k.name][part]).sum((0, 1))  # (B, 1, H_k) (B, H_k, w_j)

@@ -1,8 +1,8 @@
-"""Full influence: every parameter reaches every number of the state.
+"""Full influence: every parameter acts on every state value.
 
-s: the state of one sequence as n numbers. E = ∂s/∂θ (B, n, w) is carried along with the state:
+s: the state of one sequence as n numbers. E = ∂s/∂θ (B, n, w) is updated at every step:
     E(t) = J(t) E(t−1) + ∂s(t)/∂θ,    J = ∂s(t)/∂s(t−1).
-An error at t goes back through step t, where parameters act directly, to s(t−1), where it meets the influence:
+An error at t goes back through step t, where parameters act directly, to s(t−1), where it multiplies the influence:
     dθ = dy ∂y(t)/∂θ + (dy ∂y(t)/∂s(t−1)) E(t−1).
 """
 
@@ -67,7 +67,7 @@ class Dense(Method):
         return y, spec.whole(new), {"before": E, "after": after, "active": active, "now": LastStep(now, blocks)}
 
     def _advance(self, E: Tensor, block: Direct, J: Tensor, active: Tensor | None, spare: Tensor | None) -> Tensor:
-        """J E + C ⊗ source, in ``spare`` memory, the influence before the last step, if there is some."""
+        """J E + C ⊗ source, written into the buffer ``spare`` if there is one (the influence of an earlier step)."""
         B, n, rows = block.C.shape
         new = torch.empty_like(E) if spare is None else spare
         if block.source is None:

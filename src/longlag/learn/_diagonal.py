@@ -1,10 +1,10 @@
-"""Influence by unit: a weight reaches the future only through the unit it leads into, so its trace is one number.
+"""Influence per unit: a weight acts on the future only through its own unit, so its trace is one number.
 
 For the weights θ into a unit and every part q of the unit's own past, E_q = ∂q/∂θ (gates, B, H, width):
     E_q ← Σ_r (∂q/∂r) E_r + (∂q/∂net) source                          [LF-92 2.1 E] [LSTM-97 3.1] [LSTM-FG 1.3 E]
-An error at t goes back through step t first, then meets the influence on what the step had read:
+An error at t goes back through step t, then multiplies the influence on the values that step t read:
     dθ = Σ_b (dy ∂y/∂net) source + Σ_q (dy ∂y/∂q) E_q(t−1).
-So the traces stand one step behind, and the partials of the last step wait in the values to bring them up.
+The traces therefore lag one step behind; the values keep the partials of the last step to advance the traces.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Diagonal(Method):
     """Real-time gradients of a layer that is a `UnitGraph`: O(w) time and memory per step.
 
     Args:
-        cross: also keep the influence of lower groups on groups with a past above them: O(H₂ w₁) for two layers.
+        cross: also keep the influence of lower groups on higher groups with feedback: O(H₂ w₁) for two layers.
         loops: also keep the influence of a group's weights on its own outputs through its matrix: O(H² w) for H units.
     """
 
@@ -43,7 +43,7 @@ class Diagonal(Method):
             self.cross = None
         self.loops = Loops(layer, graph, self.trained) if loops else None
         self.output_sizes = [group.units for group in graph.groups if group.name in graph.outputs]
-        # the partials of the past; across layers those of the output too
+        # partials of the past; across layers, partials of the output too
         every = self.cross or self.loops
         self.steps = {g.name: g.cell.with_partials(g.cell.outputs if every else g.loop) for g in graph.groups}
 
@@ -75,12 +75,12 @@ class Diagonal(Method):
             rested = reset.view(-1, 1, 1)
             _each((values["own"], values["cross"], values["loops"]), lambda E: E.masked_fill_(rested, 0.0))
         loops, fed_back = self.graph.split(before)
-        heard = {INPUT: x} if fed_back is None else {INPUT: x, FED_BACK: fed_back}
+        read = {INPUT: x} if fed_back is None else {INPUT: x, FED_BACK: fed_back}
         results: Results = {}
         for group in self.graph.groups:
-            results[group.name], values["last"][group.name] = self._run(group, heard, loops[group.name], values["ones"])
-            heard[group.name] = results[group.name]["y"]
-        y = _joined([heard[name] for name in self.graph.outputs])
+            results[group.name], values["last"][group.name] = self._run(group, read, loops[group.name], values["ones"])
+            read[group.name] = results[group.name]["y"]
+        y = _joined([read[name] for name in self.graph.outputs])
         new = self.graph.join(results)
         if active is not None:
             y, new = where(active, y, 0.0), spec.where(active, new, past)
@@ -88,13 +88,13 @@ class Diagonal(Method):
         return y, spec.whole(new), values
 
     def _run(
-        self, group: UnitGroup, heard: dict[str, Tensor], loop: tuple[Tensor, ...], ones: Tensor
+        self, group: UnitGroup, read: dict[str, Tensor], loop: tuple[Tensor, ...], ones: Tensor
     ) -> tuple[dict[str, Tensor], Values]:
-        """A group's step; and what is kept of it: cell inputs and partials (B, H), source (B, width)."""
+        """A group's step; and the values kept: cell inputs and partials (B, H), source (B, width)."""
         cell, (W, b, params) = group.cell, group.weights()
-        source = _joined([heard[name] for name in group.reads])
+        source = _joined([read[name] for name in group.reads])
         gates = group.gates(linear(source, W, b))
-        # copies: what the user owns may change before the traces are advanced
+        # copies: the user's tensors may change before the traces are advanced
         inputs = (*gates, *(part.clone() for part in loop), *(param.detach().clone() for param in params))
         outputs, partials = self.steps[group.name](*inputs)
         source = source.clone() if b is None else torch.cat([source, ones], -1)
@@ -104,14 +104,14 @@ class Diagonal(Method):
         return dict(zip(cell.gates, gates)) | outputs, last
 
     def _advance(self, values: Values) -> None:
-        """Bring the traces from before the last step to after it."""
+        """Advance the traces over the last step."""
         if not values["last"]:
             return
         traces = (values["own"], values["cross"], values["loops"])
         active: Tensor | None = values["active"]
         frozen = None if active is None else copied(traces)
         if self.cross:
-            self.cross.advance(values)  # reads the own traces as they were
+            self.cross.advance(values)  # reads the groups' own traces before they advance
         if self.loops:
             self.loops.advance(values)
         for group in self.trained:
@@ -132,7 +132,7 @@ class Diagonal(Method):
         whole = len(self.output_sizes) == 1
         errors = dict(zip(self.graph.outputs, (dy,) if whole else dy.split(self.output_sizes, -1)))
         own: dict[str, tuple[Tensor, list[Tensor]]] = {}
-        past: dict[str, dict[str, Tensor]] = {}  # errors by what the step had read: (B, H) per part of the loop
+        past: dict[str, dict[str, Tensor]] = {}  # errors of the values that the step read: (B, H) per part of the loop
         for group in reversed(self.graph.groups):
             cell = group.cell
             d = errors[group.name] if group.name in errors else dy.new_zeros(len(dy), group.units)
@@ -159,7 +159,7 @@ class Diagonal(Method):
 
 
 def _gradient(group: UnitGroup, values: Values, nets: Tensor, through: Traces) -> tuple[Tensor, list[Tensor]]:
-    """dW (G·H, width) and those of the params, each (H,): what the last step gives, and what its past gives."""
+    """dW (G·H, width) and the gradients of the params, each (H,): the last step's part plus the past's part."""
     params = group.cell.params
     dW = nets.t() @ values["last"][group.name]["source"]
     dparams = [through[name].sum(0) if name in through else nets.new_zeros(group.units) for name in params]

@@ -1,4 +1,4 @@
-"""A learner's numbers in one safetensors file: tensors as such, everything else as JSON; nothing is pickled."""
+"""A learner in one safetensors file: tensors as tensors, everything else as JSON; nothing is pickled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FORMAT, VERSION = "longlag.learn.Online", 1
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
-    """Write nested dicts, lists and tuples of tensors and plain values; a reader never sees half a file."""
+    """Write nested dicts, lists and tuples of tensors and plain values; the file is replaced atomically."""
     from safetensors.torch import save
 
     tensors: dict[str, Tensor] = {}
@@ -24,7 +24,7 @@ def write(path: Path, content: dict[str, Any]) -> None:
 
 
 def read(path: Path, device: torch.device) -> dict[str, Any]:
-    """What `write` wrote; a ValueError for anything else."""
+    """The content of a file made by `write`; a ValueError for any other file."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -47,7 +47,7 @@ def read(path: Path, device: torch.device) -> dict[str, Any]:
 
 
 def _encode(value: Any, tensors: dict[str, Tensor], key: str) -> Any:
-    """JSON for the value; tensors go into ``tensors`` and are mentioned by their key."""
+    """JSON for the value; tensors go into ``tensors``, and the JSON names their keys."""
     if isinstance(value, Tensor):
         tensors[key] = value.detach().clone().contiguous()
         return {"tensor": key}

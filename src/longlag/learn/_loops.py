@@ -29,7 +29,7 @@ class Loops:
         return {name: new(batch, g.units, g.units * (g.width + g.biased)) for name, g in self.groups.items()}
 
     def advance(self, values: Values) -> None:
-        """Bring the traces from before the last step to after it."""
+        """Advance the traces over the last step."""
         for name, group in self.groups.items():
             last, E = values["last"][name], values["loops"][name]
             slope = last["partials"]["y", group.cell.gates[0]].unsqueeze(-1)
@@ -39,7 +39,7 @@ class Loops:
             torch.mul(slope, new, out=E)
 
     def add_gradient(self, group: UnitGroup, values: Values, nets: Tensor, dW: Tensor) -> None:
-        """Add to dW what the errors of the net inputs (B, H) have reached through the last outputs."""
+        """Add to dW the part that reaches the errors of the net inputs (B, H) through the last outputs."""
         if group.name in self.groups:
             past = nets @ group.weights()[0][:, self.spans[group.name]]
             dW += (past.unsqueeze(1) @ values["loops"][group.name]).sum((0, 1)).view_as(dW)

@@ -1,4 +1,4 @@
-"""What every learning rule shares: three verbs, an explicit trace, and validation."""
+"""The base of every learning rule: three methods (start, step, gradients), an explicit trace, validation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Errors = Tensor | Sequence[Tensor | None]
 
 
 class Method(abc.ABC):
-    """How a rule works on one layer. It holds structure, never numbers: those are in the trace's values."""
+    """A rule's algorithm for one layer. A method holds structure only; all numbers are in the trace's values."""
 
     layer: Layer
 
@@ -34,7 +34,7 @@ class Method(abc.ABC):
         reset: Tensor | None,
         teacher: Tensor | None,
     ) -> tuple[Tensor, State, Values]:
-        """One step of the network and of the values."""
+        """Advance the layer and the values by one step."""
 
     @abc.abstractmethod
     def gradients(self, values: Values, dy: Errors) -> dict[str, Tensor]:
@@ -42,12 +42,12 @@ class Method(abc.ABC):
 
 
 class Trace:
-    """What a rule remembers of the past, for every sample its own.
+    """The memory of a rule, one trace per sample.
 
-    `Rule.step` uses up the trace it is given: its buffers are reused for the one it returns. `clone` keeps a copy.
+    `Rule.step` reuses the buffers of its argument for the trace it returns; call `clone` first to keep a copy.
 
     Attributes:
-        values: nested dicts of tensors, all there is to remember.
+        values: nested dicts of tensors, the whole memory.
         shape: of the last step's output; None before the first.
     """
 
@@ -59,12 +59,12 @@ class Trace:
         return {key: None if key == "now" else value for key, value in self.values.items()}
 
     def clone(self) -> Trace:
-        """A copy that later steps leave alone."""
+        """A copy that later steps do not change."""
         return Trace(self.method, self.batch_size, copied(self.values), self.shape)
 
 
 class Rule(abc.ABC):
-    """A learning rule answers: given dL/dy(t) now, what is the gradient of the parameters?
+    """A learning rule turns the error of the present step, dL/dy(t), into gradients of the parameters.
 
     ``trace = rule.start(layer, batch_size)``, then at every step ``y, state, trace = rule.step(layer, x_t, state,
     trace)`` and, where there is an error, ``rule.gradients(layer, trace, dy_t)`` before the weights change. The
@@ -80,12 +80,12 @@ class Rule(abc.ABC):
     True
     """
 
-    deferred = False  # True: `gradients` takes the errors of several steps at once, and is cheaper so
-    window: int | None = None  # how many steps a deferred rule can take at once, if not all
+    deferred = False  # True: `gradients` accepts the errors of several steps at once, which is cheaper
+    window: int | None = None  # most steps that a deferred rule accepts at once; None: no limit
 
     @abc.abstractmethod
     def _method(self, layer: Layer) -> Method:
-        """How this rule works on the layer; a ValueError that names the layer and what can serve it otherwise."""
+        """This rule's method for the layer; the ValueError of an unsupported layer names rules that support it."""
 
     @property
     def _name(self) -> str:
@@ -114,11 +114,11 @@ class Rule(abc.ABC):
 
         Args:
             x_t: (B, I).
-            state: as the layer returns it; None is the state at rest.
-            trace: from `start` or the last step; it is used up.
-            active: (B,) bool; a sample that is not keeps state and trace, its output is 0 (ragged sequences).
-            reset: (B,) bool; where true the sample's state and trace are at rest before this step.
-            teacher: for `Jordan`, what is fed back in place of its output: classes (B,) or vectors (B, l).
+            state: as the layer returns it; None is the initial state.
+            trace: from `start` or the last step; its buffers are reused.
+            active: (B,) bool; an inactive sample keeps its state and trace, and its output is 0 (ragged sequences).
+            reset: (B,) bool; where true, the sample's state and trace are reset before this step.
+            teacher: for `Jordan`: classes (B,) or vectors (B, l), fed back in place of the output.
 
         Returns:
             y (B, …), the new state, and the new trace, none of them attached to a graph.
@@ -127,8 +127,8 @@ class Rule(abc.ABC):
         if teacher is not None:
             teacher = _teacher(self._name, layer, teacher, trace.batch_size)
         if active is not None:
-            x_t = where(active, x_t, 0.0)  # padding may hold anything
-        active, reset, teacher = copied((active, reset, teacher))  # traces keep them
+            x_t = where(active, x_t, 0.0)  # padding may hold any value, even NaN
+        active, reset, teacher = copied((active, reset, teacher))  # traces keep references to them
         with torch.no_grad():
             y, state, values = trace.method.step(x_t, state, trace.values, active, reset, teacher)
         return y, state, Trace(trace.method, trace.batch_size, values, tuple(y.shape))
@@ -136,7 +136,7 @@ class Rule(abc.ABC):
     def gradients(self, layer: Layer, trace: Trace, dy_t: Errors) -> dict[str, Tensor]:
         """Gradients of the loss whose derivative by the last step's output is dy_t (B, …).
 
-        A `deferred` rule also takes a sequence: the errors of the last steps, oldest first, None where there is none.
+        A `deferred` rule also takes a sequence: the errors of the last steps, oldest first, None for no error.
 
         Returns:
             parameter name -> gradient summed over the batch, for every parameter that requires one.
@@ -180,7 +180,7 @@ class Rule(abc.ABC):
 
 
 def _separate(gradients: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Two parameters that enter alike (the two biases) have equal gradients, each its own tensor."""
+    """Give every parameter a separate tensor: equal gradients (of the two biases) may be one tensor."""
     seen: set[int] = set()
     for name, gradient in gradients.items():
         if id(gradient) in seen:

@@ -18,7 +18,7 @@ Values = dict[str, Any]
 
 
 def begin(layer: Layer, state: State | None, batch: int, reset: Tensor | None) -> tuple[Parts, Parts]:
-    """The parts of a state handed in, and those the step starts from: the initial ones where ``reset``."""
+    """The parts of the given state, and the parts that the step starts from: initial values where ``reset``."""
     past = layer.validate_state(state, batch)
     if reset is None:
         return past, past
@@ -59,7 +59,7 @@ def _parametrizations(owner: torch.nn.Module) -> torch.nn.ModuleDict:
 
 
 class Parameters:
-    """From gradients of what the equations read (``u_l0``) to those of what is trained (``parametrizations.…``).
+    """Converts gradients of attributes in the equations (``u_l0``) to gradients of parameters (``parametrizations.…``).
 
     Args:
         paths: the attributes the equations read, as ``layer.get_parameter`` would find them.
@@ -82,7 +82,7 @@ class Parameters:
         self.others = {name: p for name, p in self.trained.items() if name not in known}
 
     def __contains__(self, path: str) -> bool:
-        """Whether the attribute, or what it is computed from, is trained."""
+        """Whether the attribute, or a parameter it is computed from, is trained."""
         return path in self._read
 
     def pull_back(self, effective: dict[str, Tensor]) -> dict[str, Tensor]:

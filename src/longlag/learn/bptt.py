@@ -16,8 +16,8 @@ from longlag.learn._state import Values, begin, copied, where
 class BPTT(Rule):
     """Back-propagation through time: exact for every layer, memory O(T).
 
-    The trace keeps the inputs since `start`. `gradients` runs the layer over them again, with the weights as they
-    are now, and goes back through all of them: O(T w) a call. So hand it the errors of many steps at once.
+    The trace keeps the inputs since `start`. `gradients` runs the layer over these inputs again, with the present
+    weights, and back-propagates through all steps: O(T w) per call. Pass the errors of many steps at once.
 
     >>> import torch, longlag as ll
     >>> layer, rule = ll.GRU(3, 5), ll.learn.BPTT()
@@ -38,13 +38,13 @@ class BPTT(Rule):
 
 
 class TruncatedBPTT(Rule):
-    """Back-propagation through the last k steps; the state is carried on, the step before them is a constant.
+    """Back-propagation through the last k steps; the state before these steps is a constant.
 
-    With the errors of the last k steps at every k-th, as `Online` does with ``every=k``, this is learning in chunks;
-    with the last error at every step, a window that slides along. Memory O(k).
+    Called at every k-th step with the errors of the last k steps, as `Online` does with ``every=k``, this is training
+    in chunks. Called at every step with the last error, the window slides. Memory O(k).
 
     Args:
-        k: number of steps an error goes back through, its own included.
+        k: number of steps an error goes back through, including the step of the error.
     """
 
     deferred = True
@@ -60,7 +60,7 @@ class TruncatedBPTT(Rule):
 
 
 class Window(Method):
-    """The last k steps of a layer (all of them for None), as inputs and the state before the first."""
+    """The last k steps of a layer (all of them for None), stored as inputs and the state before the first."""
 
     def __init__(self, owner: str, layer: Layer, k: int | None) -> None:
         self.owner, self.layer, self.k = owner, layer, k
@@ -83,7 +83,7 @@ class Window(Method):
         y, new_state = self.layer.taught_step(x, spec.whole(before), teacher)
         new = spec.parts(new_state)
         if self.layer.draws and teacher is None:
-            teacher = new[0]  # what was drawn is a constant of the steps to come
+            teacher = new[0]  # the drawn values are constants when the steps are run again
         if active is not None:
             y, new = where(active, y, 0.0), spec.where(active, new, past)
         steps, states = values["steps"], values["states"]

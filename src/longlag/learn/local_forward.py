@@ -11,15 +11,15 @@ from longlag.learn._rule import Method, Rule
 class LocalForward(Rule):
     """Learning local in space and time (Frasconi, Gori and Soda 1992): exact, O(w) time and memory per step.
 
-    One trace per weight into a unit j with feedback: E_jk ← λ_j E_jk + x_k, λ_j the gain of the unit's own loop;
+    One trace per weight into a unit j with feedback: E_jk ← λ_j E_jk + x_k, λ_j the gain of the unit's loop;
     dw_jk = δ_j E_jk, δ_j the error back-propagated within the step [LF-92 2.1].
 
     Locality theorem [LF-92-ML 5]: exact if and only if no path from j to an output passes through another unit
-    with feedback, that is, if such units read the input, or units that are not trained. Other networks are refused,
+    with feedback: units with feedback read only the input, or units that are not trained. Other networks are refused
     unless ``cross``.
 
     Args:
-        cross: keep the influence of lower weights on the units with feedback above them too: exact for every
+        cross: also keep the influence of lower weights on higher units with feedback: exact for every
             number of layers, at O(H₂ w₁) time and memory for two and O(H₃ H₂ w₁) time for a third.
 
     >>> import torch, longlag as ll

@@ -1,4 +1,4 @@
-"""Losses of one step, with a mask that says which samples are scored."""
+"""Losses of one step; a mask selects the samples that are scored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def squared_error(output: Tensor, target: Tensor, mask: Tensor | None = None) ->
 
     Args:
         output, target: (B, l).
-        mask: (B,) bool or weights; what is not scored may hold anything, even NaN. None: all are scored.
+        mask: (B,) bool or weights; targets that are not scored may hold any value, even NaN. None: all are scored.
 
     >>> import torch
     >>> squared_error(torch.tensor([[3.0], [5.0]]), torch.tensor([[1.0], [float("nan")]]), torch.tensor([True, False]))

@@ -16,29 +16,33 @@ from longlag.learn import _file
 from longlag.learn._rule import Rule, Trace
 from longlag.learn._state import copied, mapped
 
-SKIPS = 10  # updates skipped in a row until there is a warning
-HORIZON = 100  # scored steps over which the running loss looks back
+SKIPS = 10  # skipped updates in a row that cause a warning
+HORIZON = 100  # time constant of the running loss, in scored steps
 COUNTS = ("steps", "updates", "skipped", "_scored", "loss_now", "running_loss", "gradient_norm")
 
 
 class Online:
     """Learns from a stream, one step at a time, without storing the past.
 
-    At every step the layer and the rule's trace advance; where there is a target, the loss of the read-out's output
-    gives the error dL/dy(t), the rule turns it into gradients, and every so many steps the optimiser uses their sum.
+    At every step the layer and the rule's trace advance. If there is a target, the loss of the read-out's output gives
+    the error dL/dy(t), and the rule turns the error into gradients. After every ``every`` steps the optimiser uses the
+    sum of the gradients.
+
+    A state or a loss that is not finite raises; no parameter changes in that step. An update whose gradients are not
+    finite is skipped; 10 skipped updates in a row cause a RuntimeWarning.
 
     Args:
-        layer: any layer a rule serves.
+        layer: any layer that the rule supports.
         readout: a module on the layer's output, trained too; None if the layer's output is the prediction.
         loss: ``loss(output, target)``, or ``loss(output, target, mask)`` where a mask is given; see
-            `longlag.learn.losses`. Any function that returns a scalar tensor serves.
+            `longlag.learn.losses`. Any function that returns a scalar tensor.
         rule: how errors become gradients of the layer.
         optimizer: over the parameters of layer and read-out. The learner sets and clears their ``grad``.
         every: steps from one update to the next.
         clip: largest global norm ν of the gradients; beyond it they are scaled by clip/ν [CLIP 5].
 
     Attributes:
-        steps, updates: how many there were; skipped: updates left out because a gradient was not finite.
+        steps, updates: their numbers; skipped: number of updates skipped because a gradient was not finite.
         loss_now: the loss of the last scored step; running_loss: its exponential mean over some 100 scored steps.
         gradient_norm: ν of the last update, before clipping.
 
@@ -76,7 +80,7 @@ class Online:
         self._skipped_in_a_row = 0
         self.loss_now, self.running_loss, self.gradient_norm = math.nan, math.nan, math.nan
         self.state: State | None = None
-        self.trace: Trace = rule.start(layer, 1)  # refuses what the rule cannot serve; replaced at the first step
+        self.trace: Trace = rule.start(layer, 1)  # raises for an unsupported layer; replaced at the first step
         self._errors: list[Tensor | None] = []  # of the steps not yet back-propagated, for rules that take several
         self._parameters = dict(layer.named_parameters())
         self._read = [] if readout is None else [p for p in readout.parameters() if p.requires_grad]
@@ -96,12 +100,12 @@ class Online:
         reset: Tensor | None = None,
         teacher: Tensor | None = None,
     ) -> Tensor:
-        """One step of the stream; the output comes back, without a graph.
+        """One step of the stream; returns the output, detached.
 
         Args:
             x_t: (B, I); or (I,) for a single stream, and then the other arguments without B, too.
-            target: what the loss takes; None: nothing is learned from this step.
-            mask: which samples are scored, handed to the loss.
+            target: passed to the loss; None: nothing is learned from this step.
+            mask: which samples are scored, passed to the loss.
             active, reset, teacher: as in `Rule.step`.
         """
         if not isinstance(x_t, Tensor):
@@ -141,7 +145,7 @@ class Online:
                 )
 
     def _learn(self, y: Tensor, target: Tensor | None, mask: Tensor | None) -> Tensor:
-        """The output; and if there is a target, gradients added to what the next update will use."""
+        """The output; if there is a target, gradients are added to those of the next update."""
         if target is None:
             with torch.no_grad():
                 return y if self.readout is None else self.readout(y)
@@ -170,7 +174,7 @@ class Online:
             _add(self._parameters[name], gradient)
 
     def _collect(self) -> None:
-        """Back-propagate the errors that wait."""
+        """Back-propagate the collected errors."""
         if any(error is not None for error in self._errors):
             self._add_all(self.rule.gradients(self.layer, self.trace, self._errors))
         self._errors = []
@@ -178,7 +182,7 @@ class Online:
     def update(self) -> None:
         """Let the optimiser use the gradients since the last update; `step` calls it every ``every`` steps.
 
-        Call it at the end of a stream for the steps since. Without a scored step among them nothing happens.
+        Call it at the end of a stream for the remaining steps. Without a scored step nothing happens.
         """
         self._collect()
         trained = [p for p in self._trained if p.grad is not None]
@@ -212,11 +216,11 @@ class Online:
 
     # ------------------------------------------------------------------------------------------------------ file
     def save(self, path: str | Path) -> None:
-        """Write the learner as it stands into a safetensors file: weights, state, traces, optimiser, counters."""
+        """Write the learner into a safetensors file: weights, state, traces, optimiser, counters."""
         _file.write(Path(path), {"made_of": self._made_of(), **self._content()})
 
     def load(self, path: str | Path) -> None:
-        """Go on where `save` was called, bit for bit. A file that does not fit changes nothing.
+        """Restore a saved learner, which continues bit for bit. A file that does not fit changes nothing.
 
         >>> import tempfile, torch, longlag as ll
         >>> net = ll.LSTM97(1, blocks=2, output_size=1)
@@ -244,7 +248,7 @@ class Online:
             raise
 
     def _made_of(self) -> dict[str, Any]:
-        """What must be the same for a file to fit."""
+        """The properties that a file must share with this learner."""
 
         def shapes(module: nn.Module | None) -> list[str]:
             values = {} if module is None else module.state_dict()
@@ -285,5 +289,5 @@ class Online:
 
 
 def _add(parameter: Tensor, gradient: Tensor) -> None:
-    # never in place: two parameters may have been handed the same gradient
+    # never in place: two parameters may share one gradient tensor
     parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient

@@ -1,4 +1,4 @@
-"""Real-time recurrent learning: the influence of every parameter on the state, carried along with it."""
+"""Real-time recurrent learning: the influence of every parameter on the state, updated at every step."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class RTRL(Rule):
     E(t) = J(t) E(t−1) + ∂s(t)/∂θ, E = ∂s/∂θ the influence of the parameters on the state s, J = ∂s(t)/∂s(t−1);
     dθ = dy · ∂y/∂θ [ELMAN 1.3], [LSTM-FG 1.2], [LSTM-97 3.6], [JORDAN 2 S].
 
-    Cost per step and sample, w parameters and S numbers of state: dense layers O(S² w) time, O(S w) memory. Layers
-    whose units hear only themselves (``dense=False``, no norm) O(w); stacked, O(H₂ w₁) for two layers, O(H₃ H₂ w₁)
-    for a third. Layers without derivatives of their own (`Skip`, `Jordan`, a `StepLayer`) are differentiated by
-    autograd, sample by sample: as dense ones, with its overhead.
+    Cost per step and sample, w parameters and S state values: dense layers O(S² w) time, O(S w) memory. Layers
+    whose units feed back only to themselves (``dense=False``, no norm) O(w); O(H₂ w₁) for a stack of two, O(H₃ H₂ w₁)
+    for three. Autograd differentiates layers without closed-form derivatives (`Skip`, `Jordan`, a `StepLayer`),
+    sample by sample: the cost of dense layers plus the overhead of autograd.
 
     >>> import torch, longlag as ll
     >>> layer, rule = ll.LocalFeedback(3, 5, constrain=None), ll.learn.RTRL()

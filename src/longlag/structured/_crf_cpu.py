@@ -1,11 +1,11 @@
-"""CRF kernels for the CPU, in float64, compiled by Numba; `longlag.structured.chain` says the same in torch. [CRF 2]
+"""CRF kernels for the CPU, in float64, compiled by Numba; `longlag.structured.chain` is the torch version. [CRF 2]
 
-Letters, per sequence: B (T, K) emissions, m (T,) mask, a_s, a_e (K,), A (K, K) as [from, to]; L active steps, l counts
-them, so that steps[l] is their place in time and masked steps do not exist. α, β, δ as in the paper.
+Letters, per sequence: B (T, K) emissions, m (T,) mask, a_s, a_e (K,), A (K, K) as [from, to]; L active steps, counted
+by l; steps[l] is the time of active step l, and masked steps are skipped. α, β, δ as in the paper.
 
-Sums run on probabilities, scaled to Σ_k α̂_l[k] = 1 at every step (Rabiner 1989): one matrix product per step and no
-logarithm but that of the scale c_l. That is exact while no number comes near the end of the range; a sequence where
-one does (`LEAST`) is done again with logarithms.
+Sums run on probabilities, scaled to Σ_k α̂_l[k] = 1 at every step (Rabiner 1989): one matrix product and one
+logarithm (of the scale c_l) per step. This is exact while no number comes near the end of the range. A sequence with a
+smaller number (`LEAST`) is computed again with logarithms.
 """
 
 import math
@@ -18,13 +18,13 @@ from longlag.engines.cpu.cache.array_kernels import array_kernel
 from longlag.engines.cpu.simd.functions import FLAGS, INLINE, exp
 
 KERNEL: dict[str, Any] = {**FLAGS, "nogil": True}
-LEAST = 1e-100  # three such factors still make a number, so a product that is 0 has a factor that is 0
+LEAST = 1e-100  # a product of three such factors does not underflow: a product of 0 has a factor of 0
 FARTHEST = math.log(LEAST)
 
 
 @njit(**INLINE)
 def scaled(a, e):
-    """e = exp(a − top), top = max a; returns top and whether every finite a is near enough to it."""
+    """e = exp(a − top), top = max a; returns top and whether every finite a is in range."""
     top, low = -np.inf, np.inf
     for k in range(a.shape[0]):
         top = a[k] if a[k] > top else top
@@ -37,9 +37,9 @@ def scaled(a, e):
 
 @njit(**INLINE)
 def filtered(B, m, e_s, e_e, E, offset, alpha, scaled_B, c, steps):
-    """α̂_l ∝ P(y_l | steps up to l), their scales c (the last one of the end), L, log Z; and whether all is exact.
+    """α̂_l ∝ P(y_l | steps up to l), their scales c (the last one for a_e), L, log Z, and whether the result is exact.
 
-    offset holds what was taken out of a_s, a_e and A to make e_s, e_e and E.
+    offset holds the maxima subtracted from a_s, a_e and A before exp gives e_s, e_e and E.
     """
     L, log_Z, exact = 0, 0.0, True
     for t in range(B.shape[0]):
@@ -89,7 +89,7 @@ def smoothed(g, L, e_e, E_T, alpha, scaled_B, c, steps, dB, d_s, d_e, G):
     for l in range(L - 1, -1, -1):
         row = dB[steps[l]]
         for k in range(K):
-            # a tag that cannot be reached could have any β̂; without it no product passes 1/LEAST²
+            # an unreachable tag could have any β̂; without such tags no product exceeds 1/LEAST²
             beta[k] = beta[k] if alpha[l, k] > 0.0 else 0.0
             row[k] = g * (alpha[l, k] * beta[k])  # [CRF 2 P(y_t=k)]
         if l == L - 1:
@@ -103,7 +103,7 @@ def smoothed(g, L, e_e, E_T, alpha, scaled_B, c, steps, dB, d_s, d_e, G):
         for j in range(K):
             p, to = g * alpha[l - 1, j], G[j]
             for k in range(K):
-                to[k] += p * v[k]  # [CRF 2 P(y_t=k, y_t-1=j)], but for the factor E
+                to[k] += p * v[k]  # [CRF 2 P(y_t=k, y_t-1=j)], without the factor E
         for k in range(K):
             q, column = v[k], E_T[k]
             for j in range(K):
@@ -129,7 +129,7 @@ def log_sum_exp(terms, top, total, out):
 
 @njit(**INLINE)
 def filtered_in_logs(B, m, a_s, a_e, A, alpha, steps):
-    """α_l, L and log Z without leaving logarithms."""
+    """α_l, L and log Z, computed in logarithms."""
     L, K = 0, A.shape[0]
     terms, top, total, last = np.empty((K, K)), np.empty(K), np.empty(K), np.empty(1)
     for t in range(B.shape[0]):
@@ -151,7 +151,7 @@ def filtered_in_logs(B, m, a_s, a_e, A, alpha, steps):
 
 @njit(**INLINE)
 def smoothed_in_logs(g, L, log_Z, B, a_e, A_T, alpha, steps, dB, d_s, d_e, dA_T):
-    """Gradients of g·log Z without leaving logarithms."""
+    """Gradients of g·log Z, computed in logarithms."""
     K = a_e.shape[0]
     terms, top, total, beta = np.empty((K, K)), np.empty(K), np.empty(K), a_e.copy()
     for l in range(L - 1, -1, -1):
@@ -174,7 +174,7 @@ def smoothed_in_logs(g, L, log_Z, B, a_e, A_T, alpha, steps, dB, d_s, d_e, dA_T)
 
 @njit(**INLINE)
 def exponentials(a_s, a_e, A):
-    """e_s, e_e, E, what was taken out of each, and whether the scaled pass may be tried."""
+    """e_s, e_e, E, the maximum subtracted from each, and whether the scaled pass may be tried."""
     K = A.shape[0]
     e_s, e_e, E, offset = np.empty(K), np.empty(K), np.empty(K * K), np.empty(3)
     offset[0], near_s = scaled(a_s, e_s)
@@ -200,7 +200,7 @@ def log_partition(emissions, mask, a_s, a_e, A):
 
 @array_kernel(__file__, **KERNEL)
 def gradient(g, emissions, mask, a_s, a_e, A):
-    """Gradients of Σ_n g_n log Z_n by emissions, a_s, a_e and A; 0 for a sequence that has no path."""
+    """Gradients of Σ_n g_n log Z_n by emissions, a_s, a_e and A; 0 for a sequence without a path."""
     N, T, K = emissions.shape
     e_s, e_e, E, offset, near = exponentials(a_s, a_e, A)
     A_T, E_T = A.T.copy(), E.T.copy()
@@ -262,6 +262,6 @@ def viterbi(emissions, mask, a_s, a_e, A):
         elif scores[n] > -np.inf:
             paths[n, steps[L - 1]] = tag
             for l in range(L - 2, -1, -1):
-                tag, _ = best(delta[l], A_T[tag])  # [CRF 2 ψ], found again for the one tag that needs it
+                tag, _ = best(delta[l], A_T[tag])  # [CRF 2 ψ], recomputed for the one tag on the path
                 paths[n, steps[l]] = tag
     return paths, scores

@@ -12,7 +12,7 @@ from longlag.structured.chain import Chain
 
 
 def choose(request: str, c: Chain, *, twice: bool = False) -> tuple[str, str]:
-    """The engine that will serve, and why; ``twice`` if second derivatives may be asked for."""
+    """The engine for a call, and the reason; ``twice`` if second derivatives may be needed."""
     engine, why = engines.choose(request, *c, name="the emissions")
     if request == "auto" and engine == "cpu" and twice:
         return "reference", "the kernels have no second derivatives"
@@ -31,7 +31,7 @@ def _array(x: Tensor) -> Any:
 
 
 def _check(emissions: Tensor, mask: Tensor, a_s: Tensor, a_e: Tensor, A: Tensor, g: Tensor | None = None) -> None:
-    """An operator checks what it is given: kernels would read beyond the end."""
+    """Check the arguments of an operator: kernels would read beyond the end of a shorter tensor."""
     if emissions.dim() != 3:
         raise engines.ShapeError(f"CRF: emissions must be (B, T, K), got shape {tuple(emissions.shape)}")
     N, T, K = emissions.shape

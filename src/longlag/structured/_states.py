@@ -1,4 +1,4 @@
-"""What an encoder-decoder asks of its two layers."""
+"""Requirements of an encoder-decoder on its two layers."""
 
 from __future__ import annotations
 

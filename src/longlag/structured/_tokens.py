@@ -1,4 +1,4 @@
-"""Where token sequences are checked and brought into (T, B) order."""
+"""Validation of token sequences, and conversion to (T, B) order."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def enter(
         lengths = validation.check_lengths(f"{owner}: {argument}", lengths, y.shape[0], y.shape[1], device)
         valid = torch.arange(len(y), device=device).unsqueeze(1) < lengths
     y = y.masked_fill(~valid, 0)
-    # as in `validation`: on another device the values are not read
+    # as in `validation`: on other devices the values are not checked
     if device.type == "cpu" and not torch.compiler.is_compiling():
         low, high = int(y.min()), int(y.max())
         if low < 0 or high >= count:

@@ -1,4 +1,4 @@
-"""Soft attention: where to look, as weights that sum to one."""
+"""Soft attention: weights over keys that sum to one."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ KINDS = ("additive", "dot", "scaled_dot", "general")
 
 
 class Memory(NamedTuple):
-    """Keys made ready for many queries."""
+    """Prepared keys for many queries."""
 
     keys: Tensor  # h (B, S, d), 0 where masked
     projected: Tensor  # W_a h_j, G h_j, h_j/√d or h_j
     mask: Tensor | None  # (B, S) bool
 
     def repeat(self, k: int) -> Memory:
-        """Every sequence k times."""
+        """Every sequence repeated k times."""
         mask = None if self.mask is None else self.mask.repeat_interleave(k, 0)
         return Memory(self.keys.repeat_interleave(k, 0), self.projected.repeat_interleave(k, 0), mask)
 
@@ -89,12 +89,12 @@ class Attention(nn.Module):
             parameter.uniform_(-bound, bound)
 
     def forward(self, query: Tensor, keys: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Look once.
+        """Attend to the keys once; for many queries over the same keys use `prepare` and `attend`.
 
         Args:
             query: (B, query_size), or (B, n, query_size) for n queries at a time.
             keys: (B, S, key_size).
-            mask: (B, S) bool, True where a key is valid. Where no key is, weights and context are 0.
+            mask: (B, S) bool, True where a key is valid. If no key is valid, weights and context are 0.
 
         Returns:
             context (B, key_size) and weights (B, S); (B, n, …) for n queries.
@@ -102,7 +102,7 @@ class Attention(nn.Module):
         return self.attend(query, self.prepare(keys, mask))
 
     def prepare(self, keys: Tensor, mask: Tensor | None = None) -> Memory:
-        """What depends on the keys alone, computed once for all queries."""
+        """Compute the terms that depend only on the keys, once for all queries."""
         self._check("keys", keys, "(B, S, key_size)", 3, self.key_size)
         if mask is not None:
             if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != keys.shape[:2]:

@@ -1,7 +1,7 @@
 """The linear chain in plain torch: any device and dtype, differentiable twice, no loop over sequences. [CRF 2]
 
 Letters: B sequences, T steps, K tags; α, β, δ as in the paper. A is [from, to], the transpose of the paper's; −∞ in a
-score forbids. A masked step does not exist: its neighbours in time are adjacent.
+score forbids. A masked step is skipped: its neighbours in time are adjacent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 class Chain(NamedTuple):
-    """What a CRF knows of a batch of sequences."""
+    """The scores and the mask of a batch of sequences."""
 
     emissions: Tensor  # (B, T, K)
     mask: Tensor  # (B, T) bool
@@ -30,7 +30,7 @@ class Chain(NamedTuple):
 
     @property
     def nonempty(self) -> Tensor:
-        """(B,): whether any step is active. A sequence without one has a single path, the empty one of score 0."""
+        """(B,): whether any step is active. A sequence without active steps has one path, the empty path of score 0."""
         return self.mask.any(1)
 
 
@@ -41,12 +41,12 @@ def lse(x: Tensor, dim: int) -> Tensor:
 
 
 def highest(x: Tensor, dim: int) -> Tensor:
-    """max, in place of log Σ exp."""
+    """The maximum, in place of log Σ exp."""
     return x.amax(dim)
 
 
 def forward_pass(chain: Chain, plus: Callable[[Tensor, int], Tensor]) -> list[Tensor]:
-    """α_t (B, K) of every step with ``lse``, δ_t with ``highest``; a masked step repeats the one before."""
+    """α_t (B, K) of every step with ``lse``, δ_t with ``highest``; a masked step repeats the value before it."""
     alpha, started, alphas = torch.zeros_like(chain.emissions[:, 0]), torch.zeros_like(chain.mask[:, :1]), []
     for b, m in chain.steps:
         arrive = plus(alpha.unsqueeze(-1) + chain.A, 1)  # (B, from, to) -> (B, to)
@@ -57,7 +57,7 @@ def forward_pass(chain: Chain, plus: Callable[[Tensor, int], Tensor]) -> list[Te
 
 
 def backward_pass(chain: Chain) -> list[Tensor]:
-    """β_t (B, K) of every step; of a masked step, what its right neighbour tells its left one."""
+    """β_t (B, K) of every step; for a masked step, the message from its right neighbour to its left."""
     beta, betas = chain.a_e.expand_as(chain.emissions[:, 0]), []
     for b, m in reversed(chain.steps):
         betas.append(beta)
@@ -99,7 +99,7 @@ def marginals(chain: Chain) -> Tensor:
 
 
 def pair_marginals(chain: Chain) -> Tensor:
-    """P(tag of the last active step before t = j, y_t = k) (B, T, K, K); 0 where t is masked or has none before it."""
+    """P(tag of the last active step before t = j, y_t = k) (B, T, K, K); 0 where t is masked or first."""
     log_Z = log_partition(chain)
     log_Z = log_Z.masked_fill(log_Z == -math.inf, 0)
     alpha = torch.stack(forward_pass(chain, lse)[:-1], 1) if chain.mask.shape[1] > 1 else chain.emissions[:, :0]
@@ -111,7 +111,7 @@ def pair_marginals(chain: Chain) -> Tensor:
 
 
 def trace_back(chain: Chain, alphas: list[Tensor], n: int, choose: Callable[[Tensor], Tensor]) -> Tensor:
-    """n paths (B, n, T) from the end, each tag chosen by its scores (B, n, K) given what follows; −1 if masked."""
+    """n paths (B, n, T) from the end, each tag chosen by its scores (B, n, K) given the next tag; −1 if masked."""
     tag = chain.mask.new_zeros(len(chain.mask), n, dtype=torch.long)
     later, path = torch.zeros_like(chain.mask[:, :1]), []
     for alpha, (_, m) in zip(reversed(alphas), reversed(chain.steps)):

@@ -23,13 +23,13 @@ class CRF(nn.Module):
     score(y) = a_s[y_1] + Σ_t A[y_{t−1}, y_t] + Σ_t B[t, y_t] + a_e[y_L]; p(y | x) = exp(score(y) − log Z) [CRF 2].
 
     ``start_transitions`` is a_s (K,), ``end_transitions`` a_e (K,), ``transitions`` A (K, K) as [from, to]. A mask may
-    have holes anywhere: a masked step does not exist, its neighbours are adjacent, nothing given for it is read. A
-    sequence without an active step has one path, the empty one, of probability 1. Half precision is computed in
+    have gaps anywhere: a masked step is skipped, its neighbours are adjacent, its tags and emissions are not read. A
+    sequence without active steps has one path, the empty path, of probability 1. Half precision is computed in
     float32. `k_best`, `sample` and `pair_marginals` are plain torch whatever the engine.
 
     Args:
         num_tags: K.
-        constraints: what is allowed, e.g. from `CRF.constraints_from`; all else has probability 0.
+        constraints: allowed tags and transitions, e.g. from `CRF.constraints_from`; all others have probability 0.
         batch_first: emissions are (B, T, K), tags and masks (B, T); else (T, B, K) and (T, B). Results that are
             tensors are laid out likewise.
         engine: ``"cpu"`` compiled kernels, ``"reference"`` plain torch (any device, second derivatives), ``"auto"``.
@@ -185,11 +185,11 @@ class CRF(nn.Module):
         return paths if self.batch_first else paths.movedim(-1, 0)
 
     def engine_for(self, emissions: Tensor) -> str:
-        """Which engine would serve the likelihood and `decode`, and why."""
+        """The engine for the likelihood and `decode`, and the reason."""
         like = emissions.new_empty(0, dtype=torch.promote_types(emissions.dtype, torch.float32))  # half: in float32
         return ": ".join(engines.choose(self.engine, like, name="the emissions"))
 
-    # ------------------------------------------------------------------------------------------------ the door
+    # ---------------------------------------------------------------------------------------------- validation
     def _log_partition(self, c: Chain) -> Tensor:
         engine, _ = _crf_ops.choose(self.engine, c)
         return _crf_ops.log_partition(*c) if engine == "cpu" else chain.log_partition(c)
@@ -198,7 +198,7 @@ class CRF(nn.Module):
         return x if self.batch_first else x.transpose(0, 1)
 
     def _enter(self, emissions: Any, mask: Any) -> Chain:
-        """Checked input as (B, T, K), with scores of −∞ for what is forbidden."""
+        """Validated input as (B, T, K), with scores of −∞ for forbidden tags and transitions."""
         K, A = self.num_tags, self.transitions
         if not isinstance(emissions, Tensor) or not emissions.is_floating_point():
             got = emissions.dtype if isinstance(emissions, Tensor) else type(emissions).__name__
@@ -256,5 +256,5 @@ class CRF(nn.Module):
 
 
 def _readable(x: Tensor) -> bool:
-    """Whether looking at values costs nothing: on another device it would wait, in a compiled graph it would break."""
+    """Whether values may be checked: other devices would synchronise, and a compiled graph would break."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling()

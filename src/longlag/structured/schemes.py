@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Constraints(NamedTuple):
-    """What a CRF allows: True where allowed."""
+    """Allowed tags and transitions of a CRF: True where allowed."""
 
     transitions: Tensor  # (K, K) bool, [from, to]
     starts: Tensor  # (K,) bool
@@ -18,11 +18,11 @@ class Constraints(NamedTuple):
 
 
 class Scheme(NamedTuple):
-    """A way to write spans as tags: the letters before the type (``B-PER``), and what they ask of their neighbours."""
+    """A tagging scheme: the letters before the type (``B-PER``), and their conditions on neighbouring tags."""
 
     letters: str
     continues: str  # must follow B or I of the same type
-    unfinished: str  # must be followed by one that continues
+    unfinished: str  # must be followed by a tag that continues the span
 
 
 SCHEMES = {

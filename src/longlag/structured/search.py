@@ -18,7 +18,7 @@ Choose = Callable[[Tensor], Tensor]  # log_p (N, V) -> tokens (N,)
 
 
 class Decoded(NamedTuple):
-    """Sequences found: the end token counts in the length; one without it was cut off."""
+    """Sequences found: the length includes the end token; a sequence without an end token was cut off."""
 
     tokens: Tensor  # (B, T), −1 beyond the length; (B, k, T) from a beam, best first
     lengths: Tensor  # (B,) or (B, k); 0 where a beam found fewer than k
@@ -61,7 +61,7 @@ def sampler(temperature: float, generator: torch.Generator | None) -> Choose:
 
 
 class _Pool(NamedTuple):
-    """Hypotheses of every sequence, best first; a score of −∞ is an empty place."""
+    """Hypotheses of every sequence, best first; a score of −∞ marks an empty slot."""
 
     scores: Tensor  # (B, k)
     lengths: Tensor  # (B, k)
@@ -89,7 +89,7 @@ def beam(
     max_length: int,
     length_penalty: float,
 ) -> Decoded:
-    """Beam search: the k best live hypotheses go on; those among the k best candidates that end are stored.
+    """Beam search: the k best unfinished hypotheses continue; a finished one among the k best candidates is stored.
 
     A sequence is done when k are stored. ``state`` holds k = ``width`` equal copies per row of ``start`` (B,);
     ``reorder(state, index (B·k,))`` picks rows of it. k = 1 is greedy search.
@@ -98,7 +98,7 @@ def beam(
     first_row = torch.arange(B, device=start.device).unsqueeze(1) * k
     nothing = torch.full((B, k), -math.inf, device=start.device)
     stored = _Pool(nothing, start.new_zeros(B, k), start.new_full((B, k, max_length), -1))
-    live = stored._replace(scores=nothing.index_fill(1, start.new_zeros(1), 0))  # of equal copies one counts
+    live = stored._replace(scores=nothing.index_fill(1, start.new_zeros(1), 0))  # of the k equal copies only one counts
     token, divisor = start.repeat_interleave(k), 1.0
     for t in range(max_length):
         log_p, state = step(token, state)
@@ -116,7 +116,7 @@ def beam(
 
 
 def _grow(live: _Pool, log_p: Tensor, t: int) -> tuple[_Pool, Tensor]:
-    """The 2k best continuations of k hypotheses, and whose they are: at most k of them end, so k can go on."""
+    """The 2k best continuations of k hypotheses, and the hypothesis of each: at most k end, so k can continue."""
     k, V = log_p.shape[1:]
     total = (live.scores.unsqueeze(-1) + log_p).flatten(1)
     scores, index = total.topk(min(2 * k, k * V), 1)
@@ -126,7 +126,7 @@ def _grow(live: _Pool, log_p: Tensor, t: int) -> tuple[_Pool, Tensor]:
 
 
 def _store(stored: _Pool, grown: _Pool, ends: Tensor) -> _Pool:
-    """The k best that ended so far; a full pool is closed, whatever the rest of the batch does."""
+    """The k best finished hypotheses so far; a full pool accepts no more, independently of the rest of the batch."""
     k = stored.scores.shape[1]
     among_best = torch.arange(ends.shape[1], device=ends.device) < k
     closed = stored.filled.all(1, keepdim=True)
@@ -135,7 +135,7 @@ def _store(stored: _Pool, grown: _Pool, ends: Tensor) -> _Pool:
 
 
 def _ranked(stored: _Pool, live: _Pool) -> Decoded:
-    """The k best: those that ended, then those that were cut off."""
+    """The k best: finished hypotheses first, then those cut off."""
     both = stored.join(live)
     place = torch.cat([torch.zeros_like(stored.lengths), torch.ones_like(live.lengths)], 1)
     place = place.masked_fill(both.scores == -math.inf, 2)

@@ -1,4 +1,4 @@
-"""`Seq2Seq`: one layer reads, another writes. [SEQ2SEQ 4]"""
+"""`Seq2Seq`: an encoder and a decoder. [SEQ2SEQ 4]"""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ REDUCTIONS = ("none", "sum", "mean", "token_mean")
 
 
 class Written(NamedTuple):
-    """What a decoder says of given targets."""
+    """Results of the decoder for given targets."""
 
     logits: Tensor  # (T, B, V), (B, T, V) if batch_first; 0 beyond the target's length
-    weights: Tensor | None  # (T, B, S), (B, T, S) if batch_first: where it looked; 0 beyond the lengths
+    weights: Tensor | None  # (T, B, S), (B, T, S) if batch_first: attention weights; 0 beyond the lengths
 
 
 class _Source(NamedTuple):
-    """What the encoder leaves."""
+    """Results of the encoder."""
 
     context: Tensor  # C (B, D), its last outputs
     memory: Memory | None
 
     def repeat(self, k: int) -> _Source:
-        """Every sequence k times."""
+        """Every sequence repeated k times."""
         return _Source(self.context.repeat_interleave(k, 0), self.memory and self.memory.repeat(k))
 
 
@@ -47,11 +47,11 @@ class Seq2Seq(nn.Module):
     Args:
         encoder: a layer; it reads embedded tokens if ``source_tokens`` is given, else vectors.
         decoder: a layer that runs forwards; its ``input_size`` is the width of the embedding plus that of C.
-        target_tokens: V, the number of tokens to write.
-        source_tokens: the number of tokens to read.
+        target_tokens: V, the size of the target vocabulary.
+        source_tokens: the size of the source vocabulary.
         attention: an `Attention` from the first part of the decoder's state (its top layer) to the encoder's outputs.
         start, end: the tokens y_0 (BOS) and the one that ends every target (EOS).
-        feedback: what the decoder hears of itself when no teacher speaks: ``"argmax"``, ``"sample"`` (both without
+        feedback: the decoder's own choice, fed back in place of the target: ``"argmax"``, ``"sample"`` (both without
             gradient) or ``"soft"``, the mean embedding under p_t.
 
     Layout (``batch_first``) is the encoder's. Device and dtype are the encoder's.
@@ -131,7 +131,7 @@ class Seq2Seq(nn.Module):
             source: tokens (S, B) or vectors (S, B, n); (B, S, …) if ``batch_first``.
             targets: tokens (T, B), (B, T) if ``batch_first``, the last one ``end``; not read beyond the lengths.
             source_lengths, target_lengths: (B,) ints.
-            teacher: ε, the probability, drawn for every token, that step t+1 hears y_t and not the network's own
+            teacher: ε, the probability, drawn for every token, that step t+1 reads y_t and not the network's own
                 choice: 1 is teacher forcing, 0 free running; see `longlag.layers.schedules`.
         """
         if not isinstance(teacher, int | float) or not 0 <= teacher <= 1:
@@ -219,7 +219,7 @@ class Seq2Seq(nn.Module):
         return found if self.batch_first else found._replace(tokens=found.tokens.T)
 
     def _stepper(self, known: _Source) -> search.Step[State]:
-        """The decoder as search wants it."""
+        """The decoder as the step function of `search`."""
 
         def step(tokens: Tensor, state: State) -> tuple[Tensor, State]:
             logits, state, _ = self._step(known, self.embedding(tokens), state)
@@ -251,36 +251,36 @@ class Seq2Seq(nn.Module):
         spec = self.decoder.state_spec
         return spec.whole(spec.unflatten(torch.tanh(self.initial(known.context))))  # [SEQ2SEQ 4 s_0]
 
-    def _step(self, known: _Source, heard: Tensor, state: State) -> tuple[Tensor, State, Tensor | None]:
+    def _step(self, known: _Source, previous: Tensor, state: State) -> tuple[Tensor, State, Tensor | None]:
         C, alpha = known.context, None
         if self.attention is not None and known.memory is not None:
             C, alpha = self.attention.attend(query(self.decoder, state), known.memory)  # [SEQ2SEQ 4 C_t]
-        y, state = self.decoder.step(torch.cat([heard, C], -1), state)  # [SEQ2SEQ 4 s_t]
+        y, state = self.decoder.step(torch.cat([previous, C], -1), state)  # [SEQ2SEQ 4 s_t]
         return self.output(torch.cat([y, C], -1)), state, alpha  # [SEQ2SEQ 4 z_t]
 
     def _one_by_one(
         self, known: _Source, forced: Tensor, tau: Tensor | None, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Logits (T, B, V) and weights (T, B, S); forced (T, B, E) is what the teacher says."""
-        state, heard, logits, weights = self._first_state(known), forced[0], [], []
+        """Logits (T, B, V) and weights (T, B, S); forced (T, B, E): embedded targets of teacher forcing."""
+        state, previous, logits, weights = self._first_state(known), forced[0], [], []
         for t in range(len(forced)):
-            z, state, alpha = self._step(known, heard, state)
+            z, state, alpha = self._step(known, previous, state)
             logits.append(z)
             weights.append(alpha)
             if t + 1 < len(forced):
-                heard = forced[t + 1]
+                previous = forced[t + 1]
                 if tau is not None:
-                    heard = torch.where(tau[t].unsqueeze(-1), heard, self._own(z, generator))  # [TF-MIX 4 fb]
+                    previous = torch.where(tau[t].unsqueeze(-1), previous, self._own(z, generator))  # [TF-MIX 4 fb]
         return torch.stack(logits), None if self.attention is None else torch.stack(weights)
 
     def _all_at_once(self, known: _Source, forced: Tensor) -> Tensor:
-        """`_one_by_one` where no step depends on what was written or looked at before."""
+        """`_one_by_one` for steps that depend neither on earlier choices nor on attention."""
         C = known.context.expand(len(forced), -1, -1)
         y, _ = self.decoder(self._leave(torch.cat([forced, C], -1)), self._first_state(known))
         return self.output(torch.cat([self._leave(y), C], -1))
 
     def _own(self, z: Tensor, generator: torch.Generator | None) -> Tensor:
-        """The embedding of what the network itself says."""
+        """The embedding of the network's own choice."""
         if self.feedback == "soft":
             return torch.softmax(z, -1) @ self.embedding.weight  # [TF-MIX 4 q]
         if self.feedback == "argmax":

@@ -1,1 +1,1 @@
-"""Machine code: compiled, kept on disk, loaded."""
+"""Machine code: compiled, stored on disk, loaded."""

@@ -1,7 +1,7 @@
 """Kernels on NumPy arrays, compiled by Numba for the types they are first called with.
 
-Numba's own cache looks at the file of the kernel alone: after a change of an imported function it would go on running
-the old machine code. These kernels are kept in the cache folder of `machine`, under a key of all they are made of.
+Numba's own cache checks only the file of the kernel: after a change of an imported function it would keep running the
+old machine code. These kernels are stored in the cache folder of `machine`, keyed by all their source files.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def array_kernel(*made_of: str | Path, **options: Any) -> Callable[[Callable[...
     """A decorator: ``numba.njit`` with a cache on disk.
 
     Args:
-        made_of: source files, or folders of them, that the kernel is made of; ``__file__`` of the module at least. What
-            all kernels are made of (`machine.SHARED`) need not be named.
+        made_of: source files, or folders of source files, of the kernel; at least ``__file__`` of the module. Files
+            shared by all kernels (`machine.SHARED`) need not be named.
         options: as for ``numba.njit``.
     """
     from numba import njit
@@ -40,9 +40,9 @@ def array_kernel(*made_of: str | Path, **options: Any) -> Callable[[Callable[...
 
 
 class _Cache:
-    """What Numba asks for machine code before it compiles, and hands machine code to afterwards."""
+    """The cache that Numba reads before it compiles and writes afterwards."""
 
-    cache_path = None  # Numba reports it; ours may change during a process, if the folder cannot be trusted any longer
+    cache_path = None  # shown by Numba; the real folder may change during a process, if it can no longer be trusted
 
     def __init__(self, function: Callable[..., Any], made_of: tuple[Path, ...]) -> None:
         self._name = re.sub(r"[^\w.]", "_", f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}")
@@ -54,7 +54,7 @@ class _Cache:
         return folder() / f"{self._name}_{hashlib.sha256(key.encode()).hexdigest()[:12]}.pickle"
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
-        """The compiled function, or None if it must be built."""
+        """The compiled function, or None if it must be compiled."""
         target_context.refresh()
         data = read(self._path(signature))
         if data is not None:
@@ -64,9 +64,9 @@ class _Cache:
         return None
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
-        """Keep what was built."""
+        """Store the compiled function."""
         self._building.pop(repr(signature)).close()
         write(self._path(signature), _private.pickled(compiled))
 
     def flush(self) -> None:
-        """Numba's `recompile` asks for it; nothing is kept here that would be out of date."""
+        """Called by Numba's `recompile`; there is nothing to flush, since keys change with the sources."""

@@ -1,4 +1,4 @@
-"""From a Python function to the machine code of a kernel, by Numba; and what kernels do with addresses."""
+"""Compiles a Python function to the machine code of a kernel with Numba; helpers for addresses in kernels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def machine_code(function: Callable[..., None], signature: Any = KERNEL) -> byte
 def flat(typing, address, number):
     """The numbers from this address on, as an array of one dimension; its length is not known.
 
-    With length 0 what Python does to negative indices (add the length) costs nothing, and loops become vectors.
+    With length 0, Python's rule for negative indices (add the length) costs nothing, and loops are vectorised.
     """
     kind = types.Array(number.dtype, 1, "C")
 

@@ -1,8 +1,8 @@
 """The folder of the kernel cache, and whether it can be trusted: machine code and pickles are loaded from it.
 
 The folder is used only if it belongs to the user and nobody else can write to it, to a folder above it, or through a
-symbolic link. Otherwise kernels are kept in a private temporary folder for the life of the process, and one warning
-says why. Windows has no user ids and mode bits to ask; the user's profile is private there, and no check is made.
+symbolic link. Otherwise kernels are stored in a private temporary folder for the life of the process, and one warning
+gives the reason. Windows has no user ids or mode bits; the user's profile is private there, and no check is made.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def folder() -> Path:
 
 
 def untrusted(path: Path) -> str | None:
-    """Why somebody else could put a file into this folder, if so."""
+    """The reason why somebody else could put a file into this folder; None if nobody can."""
     if os.name == "nt":
         return None
     own = path.stat()
@@ -46,7 +46,7 @@ def untrusted(path: Path) -> str | None:
         what = place.lstat()
         if what.st_uid not in (os.getuid(), 0):
             return f"{place} belongs to user {what.st_uid}"
-        # Anybody may write into a folder like /tmp, but with the sticky bit nobody can replace what others own there.
+        # Anybody may write into a shared temporary folder, but its sticky bit prevents replacing files of other users.
         mine = place in (lexical, real, lexical.parent, real.parent)
         forbidden = stat.S_IWGRP | stat.S_IWOTH if mine else 0 if what.st_mode & stat.S_ISVTX else stat.S_IWOTH
         if not stat.S_ISLNK(what.st_mode) and what.st_mode & forbidden:
@@ -55,7 +55,7 @@ def untrusted(path: Path) -> str | None:
 
 
 def read(path: Path) -> bytes | None:
-    """What `write` wrote; None if there is no such file, or a damaged one."""
+    """The content of a file made by `write`; None if the file is missing or damaged."""
     try:
         data = path.read_bytes()
     except OSError:
@@ -64,7 +64,7 @@ def read(path: Path) -> bytes | None:
 
 
 def write(path: Path, data: bytes, *, checksum: bool = True) -> None:
-    """Write a file in one move, so that readers see all of it; a failure is a warning, the kernel is in memory."""
+    """Write a file atomically. A failure is only a warning: the kernel is already in memory."""
     temporary = None
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
@@ -85,7 +85,7 @@ def warn_once(text: str) -> None:
 
 
 def _created(path: Path) -> str | None:
-    """Make the folder and its parent, private to the user; why that failed, if so."""
+    """Create the folder and its parent, private to the user; returns the reason if this fails."""
     try:
         path.parent.parent.mkdir(parents=True, exist_ok=True)
         for each in (path.parent, path):

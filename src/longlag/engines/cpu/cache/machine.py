@@ -1,11 +1,11 @@
-"""Machine code of kernels: kept in the user's cache folder, loaded without Numba, built when it is not there.
+"""Machine code of kernels: stored in the user's cache folder, loaded without Numba, compiled if missing.
 
 A kernel is a C function ``kernel(table, first, last, piece)``; ``table`` holds sizes and addresses. It allocates
-nothing and calls nothing but other kernels, so its object file needs no more than LLVM's loader: a process that finds
-its kernels in the cache never imports Numba (SymPy it does: a cell is traced when it is made).
+nothing and calls nothing but other kernels, so LLVM's loader is enough to load its object file: a process that finds
+its kernels in the cache never imports Numba. (It imports SymPy, which traces the cells.)
 
-Kernels on NumPy arrays (`longlag.engines.cpu.cache.array_kernels`) are kept in the same folder under the same kind of
-key: all source files a kernel is made of, the versions of Numba and llvmlite, the processor's name and features.
+Kernels on NumPy arrays (`longlag.engines.cpu.cache.array_kernels`) are stored in the same folder under the same kind of
+key: all source files of a kernel, the versions of Numba and llvmlite, the processor's name and features.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ Build = Callable[[], tuple[str, bytes]]  # the readable source, and the object f
 
 VECTOR_BYTES = 64  # one AVX-512 register, two of AVX2, four of NEON
 VECTORS = 2  # per row of a product's tile
-BLOCK = 256  # steps of a sum of outer products taken at a time, so that both factors stay in the cache
-PATIENCE = 1.0  # seconds of compiling after which the user is told
+BLOCK = 256  # steps of a sum of outer products computed together, so that both factors stay in the CPU cache
+PATIENCE = 1.0  # seconds of compilation after which a message is printed
 SYMBOL = "longlag_kernel"  # its name in every object file
-build_seconds: dict[str, float] = {}  # of the kernels that were not in the cache
+build_seconds: dict[str, float] = {}  # compile times of the kernels that were not in the cache
 _lock = threading.RLock()
 _loaded: dict[tuple[str, str, str], int] = {}  # addresses of kernels; machine code stays for the life of the process
 
 CPU = Path(__file__).parents[1]
-SHARED = (CPU.parent / "_private.py", CPU / "cache", CPU / "simd")  # every kernel is made of these
-CELLS = (CPU / "codegen", CPU.parents[1] / "cells")  # the kernels of cells are made of these as well
+SHARED = (CPU.parent / "_private.py", CPU / "cache", CPU / "simd")  # source files of every kernel
+CELLS = (CPU / "codegen", CPU.parents[1] / "cells")  # additional source files of the kernels of cells
 
 
 def load(name: str, key: str, part: str, build: Build) -> int:
-    """The address of a kernel, part of the module ``name``: from the cache folder, else built and put there."""
+    """The address of a kernel, part of the module ``name``: from the cache folder, or compiled and stored there."""
     with _lock:
         if (name, key, part) not in _loaded:
             _loaded[name, key, part] = _load(name, key, part, build)
@@ -64,13 +64,13 @@ object_file = _private.object_file
 
 @functools.cache
 def callable_at(address: int) -> Kernel:
-    """A kernel to be called from Python: ``kernel(address of the table, first, last, piece)``. It frees the GIL."""
+    """A kernel as a Python function: ``kernel(address of the table, first, last, piece)``. It releases the GIL."""
     return _private.callable_kernel(address, 4)
 
 
 @functools.cache
 def fingerprint(*made_of: Path) -> str:
-    """Changes with the files (or folders of them) a kernel is made of, with the compiler and with the processor."""
+    """A hash of a kernel's source files (or folders of files), the compilers' versions and the processor."""
     files = [path for each in (*SHARED, *made_of) for path in (sorted(each.rglob("*.py")) if each.is_dir() else [each])]
     parts = [path.read_bytes() for path in files]
     names = [path.name for path in files]
@@ -80,7 +80,7 @@ def fingerprint(*made_of: Path) -> str:
 
 @contextlib.contextmanager
 def announced(name: str) -> Iterator[None]:
-    """Note how long a kernel takes to build, and tell the user when that is long."""
+    """Record the compile time of a kernel, and print a message if compilation takes long."""
     start = time.perf_counter()
     text = f"longlag: compiling {name} (once; the result is kept in {folder()}) …"
     timer = threading.Timer(PATIENCE, lambda: print(text, file=sys.stderr))

@@ -87,7 +87,7 @@ def backward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
 
     @njit(**INLINE)
     def copy_gradients(v, dA, dRec):
-        """The gradient of a gate that has a row in W and one in U is that of both."""
+        """A gate with a row in W and a row in U has one gradient for both."""
         for k in range(shared):
             W_row, U_row = both[k]
             for j in range(v.H):
@@ -106,7 +106,7 @@ def backward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
 
     @njit(**INLINE)
     def clear(v, d_y, d_states, b):
-        """No gradient goes back beyond a step at which row b began anew."""
+        """Clear the gradients at a step where row b was reset."""
         if fed_back:
             fill(d_y, b * v.H, (b + 1) * v.H, zero)
         if states > 0:
@@ -115,7 +115,7 @@ def backward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
 
     @njit(**INLINE)
     def adds_to_y(v):
-        """Whether the product with Uᵀ is added to d_y: rows may have ended, or the equations read y, too."""
+        """Whether the product with Uᵀ is added to d_y: rows may have ended, or the equations also read y."""
         return reads_y or not dense or v.lengths_given
 
     @njit(**INLINE)
@@ -158,7 +158,7 @@ def backward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
         early, late, later = address(v.y_0, 0), address(v.out, 0), address(v.out, v.B * v.H)
         if v.source_given:
             early, split, late = address(v.source, 0), steps, 0
-        elif v.y_0_stride == 0:  # the first step read zeros: it is left out
+        elif v.y_0_stride == 0:  # the first step read zeros: its product is left out
             steps, split = steps - v.B, steps - v.B
             errors = errors if v.reverse else address(d, v.B * G)
             early = later if v.reverse else late
@@ -167,7 +167,7 @@ def backward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
         sums = table[at.dbias_hh] if separate else 0
         arrays = (errors, G, steps, early, split, late, v.H, table[at.dU], sums, 0)
         call(table[at.outer_U], arrays + (table[at.memory] + table[at.outer_scratch], first, last, thread))
-        if sums != 0 and v.y_0_stride == 0 and not v.source_given:  # the step that was left out has a bias, too
+        if sums != 0 and v.y_0_stride == 0 and not v.source_given:  # the omitted step still contributes to the bias
             d_bias, skipped = pointer(sums, number), (v.T - 1) * v.B if v.reverse else 0
             for j in range(first * 8, min(last * 8, G)):
                 for b in range(v.B):

@@ -1,9 +1,9 @@
 """The forward pass over time, written once for all cells and compiled by Numba for each.
 
-What differs between cells is plugged in: the `Structure` (numbers of gates and states, …), constants by which Numba
-drops the branches that a cell does not need, and ``units``, which computes one row of units from the cell's equations
+Two things differ between cells: the `Structure` (numbers of gates and states, …), constants by which Numba removes
+the branches that a cell does not need, and ``units``, which computes one row of units from the cell's equations
 (`rows.over_units`). `words` explains the table and the shapes of all arrays. Net inputs W x + b are computed for
-``chunk`` steps at a time, because many rows make a better product. Every row of a product is summed in one fixed
+``chunk`` steps together, because products of many rows are faster. Every row of a product is summed in one fixed
 order, so that results do not depend on how threads share a batch.
 """
 

@@ -19,7 +19,7 @@ from longlag.engines.cpu.codegen.words import SUM_U as SUM_U
 from longlag.engines.cpu.codegen.words import SUM_W as SUM_W
 from longlag.engines.cpu.codegen.words import names as names
 
-FUNCTIONS = ("exp", "relu", "sigmoid", "step", "tanh")  # of the language of cells, in `simd.functions`
+FUNCTIONS = ("exp", "relu", "sigmoid", "step", "tanh")  # functions of the language of cells, in `simd.functions`
 NUMBA = Printer(
     "engine 'cpu'",
     {name: name for name in FUNCTIONS},
@@ -51,7 +51,7 @@ def structure(cell: Any, norm: bool) -> Structure:
 
 
 def scratch(cell: Any, norm: bool) -> int:
-    """Rows of H numbers that each thread needs, beside (H + tile width) for each row of its products."""
+    """Rows of H numbers that each thread needs, besides (H + tile width) numbers for each row of its products."""
     return structure(cell, norm).scratch_rows
 
 
@@ -102,8 +102,8 @@ def unit(cell: Cell, norm: bool) -> Assignments:
 def unit_back(cell: Cell, norm: bool) -> Assignments:
     """``unit_back``: the adjoint of ``unit``, with the order of rows in `backward`.
 
-    The gradient of y is the sum of two: that of the layer's output, and what comes back from the next step. Gradients
-    of params are added to what earlier rows and steps gave.
+    The gradient of y is the sum of two: that of the layer's output, and that of the next step. Gradients of params are
+    added to the sums over earlier rows and steps.
     """
     form, (inputs, sums) = cell.assignments("adjoint"), _net_inputs(cell, norm)
     fed_back = "y" in cell.fed_back
@@ -120,7 +120,7 @@ def unit_back(cell: Cell, norm: bool) -> Assignments:
 
 
 def _net_inputs(cell: Cell, norm: bool) -> tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]:
-    """Names of the rows of which the gates' net inputs are sums, in the order of `view.net_inputs_for`; those sums."""
+    """Names of the rows whose sums are the gates' net inputs, in the order of `view.net_inputs_for`; and these sums."""
     if norm or not Structure.of(cell, norm).separate:
         return cell.gates, ()
     from_W = {g: f"_W_{g}" if g in cell.recurrent_gates else g for g in cell.input_gates}

@@ -1,7 +1,7 @@
 """LSTM-1997 on the CPU engine: the time loops of any dense cell around units that are not all alike.
 
 A row holds [hidden units; input gates; output gates; cells]. The memory cell's equations are those of
-`longlag.cells.memory_cell`, printed like those of any cell; how gates serve the cells of their block is written here.
+`longlag.cells.memory_cell`, printed like those of any cell; how the cells of a block share gates is written here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from longlag.engines.cpu.codegen.structure import Structure
 
 @dataclass(frozen=True)
 class Blocks:
-    """What the engine must know of a cell, for units in blocks; ``layout`` is handed to the kernels."""
+    """The attributes of a cell that the engine reads, for units in blocks; ``layout`` is passed to the kernels."""
 
     g: str
     h: str
@@ -39,7 +39,7 @@ class Blocks:
 
     @property
     def key(self) -> str:
-        """All of it in words; see `found`."""
+        """All attributes as a string; see `found`."""
         return " ".join(map(str, ("blocks", self.g, self.h, int(self.dense), *self.layout)))
 
     @classmethod
@@ -51,7 +51,7 @@ class Blocks:
 
     @property
     def code_key(self) -> str:
-        """The same for all layouts: those are handed over in the table."""
+        """The same for all layouts, which are passed in the table."""
         return repr((self.g, self.h, self.layout[3], self.dense))
 
     @property

@@ -19,7 +19,7 @@ from longlag.engines.cpu.cache.machine import VECTOR_BYTES
 from longlag.engines.cpu.simd.functions import intrinsic, splat
 from longlag.engines.cpu.simd.vector import Vector
 
-# of helper functions: they are inlined into a kernel and never called from Python
+# options of helper functions, which are inlined into a kernel and never called from Python
 INLINE: dict[str, Any] = {**PLAIN, "forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
@@ -63,7 +63,7 @@ def load(typing, numbers, start):
 
 @intrinsic
 def store(typing, numbers, start, value):
-    """Write a vector, or a number as often as a vector has lanes, from ``start`` on."""
+    """Write a vector, or a number repeated in all lanes, from ``start`` on."""
 
     def codegen(context, builder, signature, arguments):
         _store(context, builder, _vector(numbers), *arguments)
@@ -125,7 +125,7 @@ def moved_by(typing, rows, count, strides):
 
 @intrinsic
 def given_or(typing, rows, otherwise):
-    """The rows, with another pointer in place of those at address 0."""
+    """The rows, with another pointer in place of null pointers."""
 
     def choose(context, builder, row, otherwise):
         return builder.select(_is_null(builder, row), otherwise, row)
@@ -135,7 +135,7 @@ def given_or(typing, rows, otherwise):
 
 @intrinsic
 def strides_of(typing, rows, stride):
-    """For every row the stride, or 0 if it lies at address 0."""
+    """For every row the stride, or 0 for a null pointer."""
 
     def choose(context, builder, row, stride):
         return builder.select(_is_null(builder, row), stride.type(0), stride)

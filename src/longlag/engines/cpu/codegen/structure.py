@@ -1,4 +1,4 @@
-"""What the time loops know of a cell while they are compiled: counts and flags, no equations."""
+"""Compile-time constants of the time loops for a cell: counts and flags, no equations."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Structure:
 
     @cached_property
     def separate(self) -> bool:
-        """Whether U y has an array of its own, because W and U feed different gates."""
+        """Whether U y has a separate array, because W and U feed different gates."""
         return self.dense and any(in_W != in_U for in_W, in_U in self.gates)
 
     @cached_property
@@ -66,7 +66,7 @@ class Structure:
 
     @cached_property
     def masked(self) -> int:
-        """Number of fed-back values that a mask multiplies: all those of a local cell. (Elsewhere: U's input.)"""
+        """Number of fed-back values that a mask multiplies: all of a local cell, else 0 (the input of U is masked)."""
         return 0 if self.dense or not self.uniform else self.fed_back + self.states
 
     # Scratch memory of a thread, in rows of H numbers: one of zeros, one for every masked value, those of the norm,
@@ -81,5 +81,5 @@ class Structure:
 
     @cached_property
     def scratch_rows(self) -> int:
-        """All of them; a thread also needs (H + tile width) numbers for each row of its products."""
+        """All scratch rows; a thread also needs (H + tile width) numbers for each row of its products."""
         return self.bias_row + self.input_gates

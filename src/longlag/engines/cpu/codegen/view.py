@@ -1,4 +1,4 @@
-"""A kernel's table opened: sizes, pointers and per-row access, shared by `forward` and `backward`.
+"""A kernel's view of its table: sizes, pointers and per-row access, shared by `forward` and `backward`.
 
 The functions here are factories: given the `Structure` of a cell they return compiled functions in which numbers of
 gates and states are constants. All of them are inlined into the kernels.
@@ -50,7 +50,7 @@ class View(NamedTuple):
     out: Any
     a: Any
     rec: Any
-    source: Any  # what U reads, where that is not simply the step before
+    source: Any  # the input of U, if it is not just the outputs of the previous step
     source_given: Any
     mask: Any
     mask_given: Any
@@ -128,7 +128,7 @@ def ended(v, t, b):
 
 @njit(**INLINE)
 def cleared(v, t, b):
-    """Whether row b begins anew at step t."""
+    """Whether row b is reset at step t."""
     return v.reset_given and v.reset[t * v.B + b] != 0
 
 
@@ -162,7 +162,7 @@ def previous_for(cell: Structure) -> Any:
 def net_inputs_for(cell: Structure, number: Any) -> Any:
     """``net_inputs(v, table, at_a, at_rec)``: rows of which the gates' net inputs are sums.
 
-    Without norm: the rows of a, those of rec if that is separate, those of bias_hh for gates without a row in W.
+    Without norm: the rows of a, those of rec if separate, those of bias_hh for gates without a row in W.
     With norm: the normalised net input of every gate.
     """
     gates, norm, norm_row, separate = cell.gates, cell.norm, cell.norm_row, cell.separate

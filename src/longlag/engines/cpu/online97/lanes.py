@@ -1,4 +1,4 @@
-"""What a kernel knows of its network when compiled: sizes, functions, and which lanes stand where."""
+"""Compile-time constants of a kernel's network: sizes, functions, and the layout of lanes."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ from longlag.engines.cpu.simd.vector import Vector, rearranged
 
 
 class NetworkType(types.Type):
-    """Numba type of a network: all a kernel is specialised on. Input and output sizes are not part of it."""
+    """Numba type of a network: kernels are specialised on its fields. Input and output sizes are not part of it."""
 
     def __init__(self, facts: Network) -> None:
         self.facts = facts

@@ -1,6 +1,6 @@
-"""The network of LSTM-1997 as the online kernel sees it: sizes known when compiling, weights packed in lanes.
+"""The network of LSTM-1997 for the online kernel: sizes are compile-time constants, weights are packed in lanes.
 
-All units of a network stand in one SIMD vector, [hid | ig | og | cell], padded to a power of two; so do the cells
+All units of a network lie in one SIMD vector, [hid | ig | og | cell], padded to a power of two; so do the cells
 alone. Cell j of block k is cell number j·n_b + k here (block-major outside): the gates of all blocks then line up
 with the cells. A weight matrix is stored source by source, (D + 1, units), the last row being the biases.
 """
@@ -83,7 +83,7 @@ class Network:
 
     @property
     def sources(self) -> int:
-        """D: inputs and fed-back units. Without output gates there is nothing of theirs to feed back."""
+        """D: inputs and fed-back units. Without output gates there are no gate activations to feed back."""
         return self.input_size + self.units * self.recurrent
 
     @property
@@ -126,7 +126,7 @@ def check(network: Network, public: Mapping[str, ArrayLike]) -> dict[str, NDArra
 
 
 def places(network: Network) -> dict[str, tuple[str, NDArray, NDArray]]:
-    """Where each public entry stands: array, rows (sources), columns (units), broadcast to the public shape."""
+    """The position of each public entry: array, rows (sources), columns (units), broadcast to the public shape."""
     n = network
     cell = np.arange(n.cells).reshape(n.block_size, n.blocks).T.ravel()  # block-major to kernel number
     lanes = {"hid": np.arange(n.hidden_units), "ig": n.starts["ig"] + np.arange(n.blocks),
@@ -177,7 +177,7 @@ def pack(network: Network, public: Mapping[str, ArrayLike]) -> Weights:
 
 
 def unpack(network: Network, weights: Weights) -> dict[str, NDArray]:
-    """The inverse of `pack`: copies in the public layout, biases where there are any."""
+    """The inverse of `pack`: copies in the public layout, with the biases that exist."""
     public = {}
     for name, (array, sources, columns) in places(network).items():
         exists = name.startswith("weight") or getattr(weights, f"{array}_biased")[columns].any()
@@ -187,7 +187,7 @@ def unpack(network: Network, weights: Weights) -> dict[str, NDArray]:
 
 
 def check_packed(owner: str, network: Network, weights: Weights) -> None:
-    """Refuse weights that were not packed for this network."""
+    """Raise if the weights were not packed for this network."""
     if not isinstance(weights, Weights):
         raise TypeError(f"{owner}: weights must be what pack returns, got {type(weights).__name__}")
     for name, shape in packed_shapes(network).items():

@@ -27,8 +27,8 @@ from longlag.engines.cpu.online97.network import Network, Weights, lanes_for
 from longlag.engines.cpu.simd.functions import INLINE, magnitude, maximum, sigmoid
 from longlag.engines.cpu.simd.vector import join, load, load_at, store, store_at, total
 
-# Pieces have no entry from Python, which halves their compile time. They take arrays, not tuples of arrays: taking an
-# array out of a tuple counts a reference, and counting is slower than computing here.
+# These functions cannot be called from Python, which halves their compile time. They take arrays, not tuples of arrays:
+# reading an array from a tuple updates a reference count, which is slower than the computation.
 PIECE = {**INLINE, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
@@ -60,7 +60,7 @@ def workspace(network: Network, weights: Weights) -> Work:
 
 @njit(**PIECE)
 def net_inputs(network, W, inputs, t, y):
-    """w·x̃(t) of all units; of a one-hot input only the column that counts."""
+    """w·x̃(t) of all units; for a one-hot input only the column of its symbol."""
     first = W.shape[0] - 1 - network.fed_back
     net = load(zero_units(network), W, W.shape[0] - 1)
     if inputs.ndim == 1:
@@ -68,7 +68,7 @@ def net_inputs(network, W, inputs, t, y):
     else:
         for q in range(inputs.shape[1]):
             net = net + load(net, W, q) * inputs[t, q]
-    odd = zero_units(network)  # a second sum: half the wait
+    odd = zero_units(network)  # two accumulators: half the latency
     for r in range(0, network.fed_back - 1, 2):
         net = net + load(net, W, first + r) * y[r]
         odd = odd + load(net, W, first + r + 1) * y[r + 1]
@@ -183,7 +183,7 @@ def compare(network, outputs, slopes, wanted, real, delta, tally):
 
 @njit(**PIECE)
 def summarise(tally, errors, k, count):
-    """Largest, mean absolute and squared error of sequence k, of `count` outputs; a NaN shows in all three."""
+    """Largest, mean absolute and squared error of sequence k, of `count` outputs; a NaN appears in all three."""
     largest = absolute = squared = 0.0
     for o in range(tally.shape[1]):
         largest = max(largest, tally[0, o])
@@ -209,7 +209,7 @@ def send_back(network, W, delta, e):
 
 @njit(**PIECE)
 def error_terms(network, e, u, y_og, h, dh, scale):
-    """What multiplies x̃(t) in the gradient (dw_hid, dw_og), and ε for the traces A and for B. [LSTM-97 3.1]"""
+    """The factors of x̃(t) in the gradients dw_hid and dw_og, and ε for the traces A and for B. [LSTM-97 3.1]"""
     e_cell = load_at(zero_cells(network), e, network.hidden_units) * scale
     now = at_output_gates(network, e_cell * h * (y_og * (1 - y_og)))
     if network.hidden_units:

@@ -2,7 +2,7 @@
 
 A block is ragged and packed: sequence k is the steps offsets[k] … offsets[k+1] − 1 of `inputs`. One-hot inputs and
 targets are given as symbols, and a step then costs one column of the weights instead of d_in. Each network shape is
-compiled once, in a few seconds, and kept on disk; sizes are constants of the compiled code.
+compiled once, in a few seconds, and stored on disk; sizes are constants of the compiled code.
 
 >>> network = Network(input_size=2, blocks=2, block_size=2, output_size=1, output="linear")
 >>> weights = pack(network, {name: np.full(shape, 0.1) for name, shape in network.shapes().items()})
@@ -109,7 +109,7 @@ def learn(network, weights, into, block, work, initial, scale, rate, errors):
 
 @array_kernel(Path(__file__).parent, **KERNEL)
 def observe(network, weights, block, work, initial, errors, kept):
-    """Run each sequence without learning; the outputs of all steps are kept if there is room for them."""
+    """Run each sequence without learning; stores the outputs of all steps if a buffer is given."""
     inputs, offsets, targets, scored = block
     W, w_out, _, _, real = weights
     y, _, _, _, _, _, outputs, slopes, wanted, delta, tally = work
@@ -169,7 +169,7 @@ def check_mask(owner: str, mask: ArrayLike | None, offsets: NDArray, targets: ND
 
 
 def check(owner: str, network: Network, weights: Weights, inputs, offsets, targets, mask, **numbers: float) -> Block:
-    """The block in the kernel's types; compiled code checks nothing, so all that could be wrong is refused here."""
+    """The block in the kernel's types; compiled code checks nothing, so all arguments are validated here."""
     check_packed(owner, network, weights)
     for name, value in numbers.items():
         if not isinstance(value, Real) or not math.isfinite(value):
@@ -206,7 +206,7 @@ def train(
         raise ValueError(f"train: update must be 'sequence' or 'step', got {update!r}")
     block = check("train", network, weights, inputs, offsets, targets, mask, lr=lr, initial=initial)
     number, errors = np.dtype(network.dtype).type, np.empty((block.offsets.size - 1, 3))
-    if update == "step" or block.scored.size == 0:  # one scored step a sequence: nothing to sum up
+    if update == "step" or block.scored.size == 0:  # one scored step per sequence: no gradients to sum
         into, scale, rate = weights, -lr, 0
     else:
         into, scale, rate = blank(weights), 1, lr
@@ -253,5 +253,5 @@ def evaluate(
 
 
 def blank(weights: Weights) -> Weights:
-    """Room for a gradient."""
+    """A zero buffer for a gradient."""
     return weights._replace(units=np.zeros_like(weights.units), out=np.zeros_like(weights.out))

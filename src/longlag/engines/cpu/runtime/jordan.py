@@ -24,7 +24,7 @@ class _Jordan(torch.autograd.Function):
     def forward(ctx: Any, logits: bool, *values: Any) -> Any:
         rest, targets, tau, lengths, reset, x, W, b, U, R, V, c_out, fb_0, h_0 = values
         T, B, (m, l) = x.shape[0], x.shape[1], U.shape
-        heard, before, h, z = (x.new_empty(T, B, k) for k in (l, m, m, l))
+        fed_back, before, h, z = (x.new_empty(T, B, k) for k in (l, m, m, l))
         absent = (x.new_empty((0,) * dimensions) for dimensions in (3, 2))
         teacher = [none if value is None else value for value, none in zip((targets, tau), absent)]
         packed = [_pack(matrix, True, x) for matrix in (W, U, R, V)]
@@ -32,11 +32,11 @@ class _Jordan(torch.autograd.Function):
         fb, state = jordan_kernels.forward(
             _array(x), packed[0], biases[0], *packed[1:], biases[1],
             *(_array(value) for value in (fb_0, h_0, rest, *teacher) if value is not None),
-            *_flags(lengths, reset), logits, *map(_array, (heard, before, h, z)),
+            *_flags(lengths, reset), logits, *map(_array, (fed_back, before, h, z)),
         )  # fmt: skip
         ctx.logits = logits
         ctx.dtype = x.dtype
-        ctx.save_for_backward(tau, lengths, reset, x, W, b, U, R, V, c_out, heard, before, h, z, fb_0, h_0)
+        ctx.save_for_backward(tau, lengths, reset, x, W, b, U, R, V, c_out, fed_back, before, h, z, fb_0, h_0)
         return z, torch.from_numpy(fb), torch.from_numpy(state)
 
     @staticmethod
@@ -64,7 +64,7 @@ def _gradients(
     logits: bool, saved: Sequence[Any], needed: Sequence[bool], *d_results: Tensor
 ) -> tuple[Tensor | None, ...]:
     """Of x, W, b, U, R, V, c_out, fb_0, h_0, where there is such a tensor and its gradient is needed."""
-    tau, lengths, reset, x, W, b, U, R, V, c_out, heard, before, h, z = saved
+    tau, lengths, reset, x, W, b, U, R, V, c_out, fed_back, before, h, z = saved
     d_z_out, d_fb, d_h = (d.resolve_neg().contiguous().clone() for d in d_results)
     d_r, d_z = torch.empty_like(h), torch.empty_like(z)
     d_x = x.new_empty(x.shape if needed[0] else (0, 0, 0))
@@ -77,7 +77,7 @@ def _gradients(
         d_x,
         rows @ x.flatten(0, 1),
         None if b is None else rows.sum(1),
-        rows @ heard.flatten(0, 1),
+        rows @ fed_back.flatten(0, 1),
         None if R is None else rows @ before.flatten(0, 1),
         out_rows @ h.flatten(0, 1),
         None if c_out is None else out_rows.sum(1),
@@ -118,7 +118,7 @@ def _shape(value: Tensor | None) -> Any:
 
 
 def _check_saved(saved: Sequence[Tensor | None], dtype: torch.dtype) -> None:
-    """Refuse what hooks on saved tensors changed."""
+    """Raise if hooks changed saved tensors."""
     for value in (value for value in saved[3:] if value is not None):
         if value.dtype is not dtype or not value.is_cpu:
             got = f"{value.dtype} on {value.device}"

@@ -24,25 +24,25 @@ def softmax(z, p):
 
 
 @array_kernel(__file__, **OPTIONS)
-def forward(x, PW, b, PU, PR, PV, c_out, fb_0, h_0, rest, targets, tau, lengths, reset, logits, heard, before, h, z):
-    """Fills heard (T, B, l) and before (T, B, m), the fb and h that step t read, and h, z; returns the last fb, h."""
+def forward(x, PW, b, PU, PR, PV, c_out, fb_0, h_0, rest, targets, tau, lengths, reset, logits, fed_back, before, h, z):
+    """Fills fed_back (T, B, l) and before (T, B, m), the fb and h that step t read, and h, z; returns last fb, h."""
     T, B, n = x.shape
     m, l = h.shape[2], z.shape[2]
     zero = x.dtype.type(0)
     edge = np.empty(B * width(x), x.dtype)
     fb, state, p = fb_0.copy(), h_0.copy(), np.empty(l, x.dtype)
     for t in range(T):
-        heard[t] = fb
+        fed_back[t] = fb
         before[t] = state
         for r in range(B):
             h[t, r] = b
             z[t, r] = c_out
             if reset.size > 0 and reset[t, r]:
-                heard[t, r] = rest
+                fed_back[t, r] = rest
                 before[t, r] = zero
         step = h[t].reshape(-1)
         multiply(x[t].reshape(-1), 0, n, B, n, PW, step, 0, m, True, edge)
-        multiply(heard[t].reshape(-1), 0, l, B, l, PU, step, 0, m, True, edge)  # [JORDAN 2 r]
+        multiply(fed_back[t].reshape(-1), 0, l, B, l, PU, step, 0, m, True, edge)  # [JORDAN 2 r]
         if PR.size > 0:
             multiply(before[t].reshape(-1), 0, m, B, m, PR, step, 0, m, True, edge)  # [PAT-IV]
         for k in range(B * m):

@@ -1,4 +1,4 @@
-"""What the operators of `longlag.engines._operators` do; an operator checks all it is given."""
+"""Implementations of the operators of `longlag.engines._operators`; an operator validates all its arguments."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _cell(key: str) -> Any:
 
 
 def forward(key: str, names: list[str], given: list[Tensor], *options: Any) -> list[Tensor]:
-    """``longlag::recurrent``: outputs, final states and what the backward operator reads."""
+    """``longlag::recurrent``: outputs, final states and the tensor that the backward operator reads."""
     call, optional = _called(key, names, given, options)
     out, ends, kept, *_ = run.forward(call, given, optional, save=True)
     return [out, *ends, kept]

@@ -1,4 +1,4 @@
-"""Memory of what was worked out for a cell, which ends with the cell."""
+"""Caches per cell, released with the cell."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class _PerCell(Generic[P, R]):
     def __init__(self, function: Callable[P, R], maxsize: int) -> None:
         self._function, self._maxsize = function, maxsize
         self._cells: WeakSet[Cell] = WeakSet()
-        self._by_value = functools.lru_cache(maxsize)(function)  # units in blocks: equal ones are made in every call
+        self._by_value = functools.lru_cache(maxsize)(function)  # units in blocks: every call makes an equal object
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         cell: Any = args[0]
@@ -31,12 +31,12 @@ class _PerCell(Generic[P, R]):
         return memory(*args[1:])
 
     def cache_clear(self) -> None:
-        """Forget everything."""
+        """Clear all caches."""
         self._by_value.cache_clear()
         for cell in self._cells:
             cell.engine_memory.pop(self, None)
 
 
 def per_cell(function: Callable[P, R], maxsize: int) -> _PerCell[P, R]:
-    """Like ``functools.lru_cache`` for a function of a cell and more, but kept by the cell: released with it."""
+    """Like ``functools.lru_cache`` for a function of a cell and more, but stored in the cell and released with it."""
     return _PerCell(function, maxsize)

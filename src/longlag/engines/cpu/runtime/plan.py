@@ -20,11 +20,11 @@ from longlag.engines.cpu.runtime.validation import check_shapes
 
 
 class Target(NamedTuple):
-    """Where a gradient goes."""
+    """The table entry and the kernel stage of a gradient."""
 
     name: str  # in the table
     stage: int = 0  # the stage of the kernel that computes it
-    each: bool = False  # whether it is returned per sequence and summed later
+    each: bool = False  # whether the gradient is returned per sequence and summed later
 
 
 TARGETS = {
@@ -38,7 +38,7 @@ TARGETS = {
 
 
 def target_of(name: str, own_rec: bool) -> Target:
-    """Target of the gradient of the tensor with this name; ``own_rec``: U y has gates that W x has not, or fewer."""
+    """Target of the gradient of the tensor with this name; ``own_rec``: U y and W x feed different gates."""
     if name == "bias_hh":
         return Target("dbias_hh", SUM_U if own_rec else SUM_W)
     if name.endswith("_all"):  # the cell's params
@@ -55,8 +55,8 @@ class Pass(NamedTuple):
     table: array  # with one spare slot at the end, for pointers that this kernel ignores
     places: tuple[int, ...]  # indices of: tensors given, both blocks of memory, outputs, final states or gradients
     results: tuple[tuple[int, ...], ...]  # shapes of those final states or gradients
-    computed: tuple[int, ...] = ()  # which of the tensors given get a gradient
-    each: tuple[int, ...] = ()  # which of those gradients are returned per sequence and summed later
+    computed: tuple[int, ...] = ()  # indices of the given tensors that get a gradient
+    each: tuple[int, ...] = ()  # indices of the gradients that are returned per sequence and summed later
 
 
 class Plan:
@@ -67,7 +67,7 @@ class Plan:
         shapes, dtype: of those tensors.
         plain: whether U reads nothing but the outputs of the step before.
         save: whether there will be a backward pass.
-        threads: the number of threads that may be used.
+        threads: the largest number of threads.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A cell's kernels for one dtype, and the workspace that a call of them needs."""
+"""A cell's kernels for one dtype, and the workspace of a call."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from longlag.engines.cpu.simd import job
 
 DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 WORTH_A_THREAD = 1_000_000  # multiply-adds below which a thread costs more than it saves
-CHUNK = 32  # rows of net inputs computed at a time, if the batch is smaller
-# Up to so many rows (T·B) the matrices are read as they are stored: packing them would cost more than it saves.
+CHUNK = 32  # rows of net inputs computed together, if the batch is smaller
+# Up to this many rows (T·B) the matrices are not packed: packing would cost more than it saves.
 UNPACKED_ROWS = {"forward": 16, "backward": 32}
 UNPACKED_PRODUCT = {"forward": "multiply_by_rows", "backward": "multiply_by_columns"}
 SHARED_PRODUCT = 60_000  # multiply-adds of U y, per thread, from which threads share the steps of a single sequence
@@ -107,7 +107,7 @@ class Program:
             widths: of each state.
             plain: whether U reads nothing but the outputs of the step before.
             save: whether there will be a backward pass.
-            most_threads: the number of threads that may be used.
+            most_threads: the largest number of threads.
         """
         T, B, I = x
         H, number = rows // self.input_gates, self.number
@@ -152,7 +152,7 @@ class Program:
         return Workspace((T, B, H), threads, n_kept, n_memory, table, tuple(tiles), sharing)
 
     def kept(self, T: int, B: int, rows: int, widths: Sequence[int], plain: bool) -> dict[str, int]:
-        """Sizes of what the backward pass reads: states, net inputs, U y if it has gates of its own, the input of U."""
+        """Sizes of the arrays that the backward pass reads: states, net inputs, U y if separate, the input of U."""
         H, states = rows // self.input_gates, self.cell.states
         sizes = {f"{s}_all": T * B * n for s, n in zip(states, widths[len(widths) - len(states) :])}
         sizes |= {"a": T * B * rows}
@@ -170,7 +170,7 @@ class Program:
 
 
 def _clear_job(address: int, threads: int) -> None:
-    """Prepare a job for so many threads."""
+    """Prepare a job for this many threads."""
     words = (ctypes.c_int64 * job.words(threads)).from_address(address)
     words[:] = [0] * len(words)
     words[job.THREADS] = threads
@@ -207,5 +207,5 @@ def product(name: str, dtype: str) -> int:
 
 
 def threads_for(size: int, work: int, most: int) -> int:
-    """The number of threads for ``size`` rows that take ``work`` multiply-adds together."""
+    """The number of threads for ``size`` rows with ``work`` multiply-adds in total."""
     return max(1, min(most, size, work // WORTH_A_THREAD))

@@ -1,10 +1,10 @@
 """The CPU engine around compiled kernels: an autograd function for eager code, operators for ``torch.compile``.
 
-Both call `_forward` and `_backward`; the function has less overhead. Kernels take addresses, so what they read and
-write lies in a few blocks of memory: one kept for the backward pass, one for the time of a call.
+Both call `_forward` and `_backward`; the function has less overhead. Kernels take addresses. Their arrays lie in two
+blocks of memory: one is kept for the backward pass, one is freed after the call.
 
 An address is taken only in `_run`, of tensors whose class, dtype, device, negative bit, shape and storage were checked
-in the same call. What the backward pass reads is saved through autograd, so that torch notices changes.
+in the same call. Tensors that the backward pass reads are saved through autograd, so torch detects in-place changes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _is_batch = _private.batch_test()
 
 
 class Call(NamedTuple):
-    """What a run is given beside tensors."""
+    """The arguments of a run that are not tensors."""
 
     cell: Any
     names: tuple[str, ...]  # of the tensors that may need gradients, as in the kernels' tables
@@ -53,7 +53,7 @@ def run(
     reset: Tensor | None,
     reverse: bool,
 ) -> tuple[Tensor, tuple[Tensor, ...]] | None:
-    """See `longlag.engines.run`; None if a tensor is of a class with operations of its own."""
+    """See `longlag.engines.run`; None if a tensor's class overrides operations."""
     W, b, U, b_recurrent, params, norm = w
     if b_recurrent is not None:
         raise ValueError(f"engine 'cpu': biases of cell {cell.name} must be the pair (bias_ih, bias_hh)")
@@ -77,7 +77,7 @@ def run(
         words = f"{cell.name} {cell.key}", list(given), list(given.values()), reverse, eps, mask, lengths, reset
         results = torch.ops.longlag.recurrent(*words)
         return results[0], tuple(results[1:-1])
-    given["x"] = _unwrap(x)  # inputs and states may outlive torch.func, weights do not
+    given["x"] = _unwrap(x)  # inputs and states may outlive a torch.func transform, weights do not
     for name, value in given.items():
         if type(value) not in _PLAIN_TYPES and _private.has_own_operations(value):
             return None
@@ -85,7 +85,7 @@ def run(
             given[name] = value.resolve_neg()
     plain = mask is None and reset is None and not (reverse and lengths is not None)
     call = Call(cell, tuple(given), reverse, eps, plain, plain and lengths is None and not eps)
-    if not torch.is_grad_enabled():  # `ctx.needs_input_grad` would say what could be needed, not what is
+    if not torch.is_grad_enabled():  # `ctx.needs_input_grad` lists gradients that could be needed, not those that are
         out, ends, *_ = forward(call, tuple(given.values()), (mask, lengths, reset), save=False)
         return out, tuple(ends)
     results = _Recurrent.apply(call, mask, lengths, reset, *given.values())
@@ -93,7 +93,7 @@ def run(
 
 
 def _in_batches(errors: Sequence[Tensor | None]) -> bool:
-    """Whether gradients come in batches (vmap)."""
+    """Whether the gradients are batched (vmap)."""
     for d in errors:
         if d is not None and _is_batch(d):
             return True
@@ -116,7 +116,7 @@ class _Recurrent(_Function):
         call, needed = ctx.call, ctx.needs_input_grad[4:]
         out, kept, mask, lengths, reset, *given = ctx.saved_tensors
         optional = mask, lengths, reset
-        if torch.is_grad_enabled():  # a backward pass that is itself to be differentiated
+        if torch.is_grad_enabled():  # create_graph=True: this backward pass will be differentiated
             return (*[None] * 4, *_differentiable_gradients(call, given, optional, d_results, needed))
         gradients = _batched_gradients if _in_batches(d_results) else backward
         return (*[None] * 4, *gradients(ctx.plan, call, given, optional, out, kept, d_results, needed, ctx.addresses))
@@ -155,7 +155,7 @@ def _batched_gradients(
     needed: tuple[bool, ...],
     addresses: Sequence[int],
 ) -> list[Tensor | None]:
-    """The gradients where errors come in batches: one backward pass for each."""
+    """The gradients of batched errors: one backward pass for each."""
     shapes = [plan.forward.workspace.shape, *plan.forward.results]
     errors = [out.new_zeros(shape) if d is None else d for d, shape in zip(d_results, shapes)]
     there = [k for k in plan.backward(needed).computed if needed[k]]
@@ -190,7 +190,7 @@ def forward(
 ) -> tuple[Tensor, list[Tensor], Tensor, Plan, list[int]]:
     """Outputs, final states, the memory that the backward pass reads, the plan for that, and addresses.
 
-    Those are the addresses of ``given``, of that memory and of the outputs.
+    The addresses are those of ``given``, of that memory and of the outputs.
     """
     plan, new, held = planned(call, given, optional, save), given[0].new_empty, []
     this = plan.forward
@@ -218,7 +218,7 @@ def backward(
     needed: tuple[bool, ...],
     addresses: Sequence[int] = (),
 ) -> list[Tensor | None]:
-    """The gradients of ``given``; a tensor that is where the forward pass read it (``addresses``) is the same."""
+    """The gradients of ``given``; a tensor at the address that the forward pass read (``addresses``) is unchanged."""
     dtype, workspace, held = plan.dtype, plan.forward.workspace, []
     saved, shapes = (*given, kept, out), (*plan.shapes, (workspace.kept,), workspace.shape)
     for value, size, at in zip(saved, plan.saved_bytes, addresses or [0] * len(saved)):
@@ -238,7 +238,7 @@ def backward(
 
 
 def _check_saved(call: Call, saved: Sequence[Tensor], shapes: Sequence[Sequence[int]], dtype: torch.dtype) -> None:
-    """Refuse by name a tensor that is not what the forward pass saved."""
+    """Raise if a tensor is not the one that the forward pass saved."""
     for name, value, shape in zip((*call.names, "kept", "out"), saved, shapes):
         same = value.shape == shape and value.dtype is dtype and value.is_cpu
         if not same or _private.has_own_operations(value):
@@ -259,7 +259,7 @@ def _run(
     own: Sequence[Tensor],
     d_results: Sequence[Tensor | None] = (),
 ) -> None:
-    """Fill in a table and run a pass; ``own``: tensors made for it, and those the forward pass made."""
+    """Fill in a table and run a pass; ``own``: tensors allocated for this pass and by the forward pass."""
     table, held = this.table[:], []  # tensors must live until the kernel ends
     for place, at in zip(this.places, (*addresses, *[tensor.data_ptr() for tensor in own])):
         table[place] = at
@@ -275,7 +275,7 @@ def _run(
 
 
 def _address(tensor: Tensor, held: list[Tensor]) -> int:
-    """The address of a tensor's numbers, in order; ``held`` keeps the memory alive if it is a copy."""
+    """The address of a tensor's contiguous data; ``held`` keeps a copy alive until the kernel ends."""
     if tensor.is_neg() or not tensor.is_contiguous():
         check_memory(tensor)
         held.append(tensor := tensor.resolve_neg().contiguous())

@@ -1,8 +1,8 @@
 """Threads for kernels: torch's own OpenMP threads, or a pool.
 
-torch's OpenMP threads spin for a while after every operation; threads of our own would find the processors taken.
+torch's OpenMP threads spin for a while after every operation; a second thread pool would compete with them.
 ``GOMP_parallel`` is the entry point that compilers call for a parallel region: GNU's, LLVM's and Intel's OpenMP have
-it. Without OpenMP in the process (torch on macOS may have none) a thread pool does the work.
+it. Without OpenMP in the process (torch on macOS may have none) a thread pool runs the kernels.
 """
 
 from __future__ import annotations

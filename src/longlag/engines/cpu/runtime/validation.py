@@ -1,4 +1,4 @@
-"""What kernels would read beyond its end is refused by name."""
+"""Validation of tensors before kernels read them: kernels do not check bounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Optional = tuple[Tensor | None, Tensor | None, Tensor | None]  # mask (B, H), le
 
 
 def check_shapes(cell: Any, sizes: dict[str, tuple[int, ...]], H: int) -> None:
-    """Refuse a tensor that is missing or of another shape.
+    """Raise if a tensor is missing or has the wrong shape.
 
     Args:
         sizes: shapes of the tensors given, by their names in the kernels' tables.
@@ -46,7 +46,7 @@ def check_shapes(cell: Any, sizes: dict[str, tuple[int, ...]], H: int) -> None:
 
 
 def check_optional(owner: str, shape: tuple[int, int, int], dtype: torch.dtype, optional: Optional) -> None:
-    """Refuse a mask, lengths or resets that kernels would read beyond their end."""
+    """Raise if mask, lengths or resets have the wrong shape or dtype."""
     T, B, H = shape
     integers = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
     right = {"mask": ((B, H), (dtype,)), "lengths": ((B,), integers), "reset": ((T, B), (torch.bool,))}
@@ -61,7 +61,7 @@ def check_optional(owner: str, shape: tuple[int, int, int], dtype: torch.dtype, 
 
 
 def check_memory(tensor: Tensor) -> None:
-    """Refuse a tensor whose numbers do not all lie in memory."""
+    """Raise if a tensor's storage does not hold all its elements."""
     if not tensor.numel():
         return
     try:

@@ -1,7 +1,7 @@
 """Matrix products for recurrent steps: C += A·P with P packed once, or C += A·U with U as it is stored.
 
-Packing costs as much as a few dozen rows of the product: short calls do without it. A row of the result is summed in
-one fixed order, whatever rows are computed beside it: results do not depend on how a batch is divided among threads.
+Packing costs as much as a few dozen rows of the product, so short calls do not pack. A row of the result is summed in a
+fixed order, independent of the other rows: results do not depend on how a batch is divided among threads.
 """
 
 from typing import Any
@@ -78,7 +78,7 @@ narrow8 = tile(8, 1)
 _edge8, _edge1 = edge_tile(8), edge_tile(1)
 _single, _single_narrow = tile(1, sums_of=4), tile(1, 1, sums_of=4)
 _single_wide = tile(1, 8)
-DEPTH = 64  # rows of a stored matrix read at a time: all of their columns, before the next rows
+DEPTH = 64  # rows of a stored matrix read together: all of their columns, then the next rows
 
 
 @njit(**PLAIN)
@@ -167,7 +167,7 @@ def multiply(A, a, row, M, K, P, C, c, N, add, edge, single=False):
     """C (M, N) = A (M, K)·P, or C += A·P if ``add``, P packed.
 
     A and C are flat arrays in which the matrices begin at a and c; rows of A are ``row`` apart, those of C N.
-    ``edge`` has room for M · width numbers. ``single``: if A has only one row, it is so in all calls.
+    ``edge`` is a buffer of M · width numbers. ``single``: the whole batch is one row.
     """
     w = width(P)
     whole = N // w
@@ -185,7 +185,7 @@ def multiply(A, a, row, M, K, P, C, c, N, add, edge, single=False):
             _tile1(A, a + most, row, 1, P, (panel * K + most) * w, w, K - most, C, c + panel * w, N, True)
         if rest and most < K:
             _tile1(A, a + most, row, 1, P, last + most * w, w, K - most, edge, 0, w, True)
-    elif M == 1:  # no calls: a single row would wait for them
+    elif M == 1:  # inlined: for a single row the call overhead counts
         for panel in range(whole):
             _tile1(A, a, row, 1, P, panel * w * K, w, K, C, c + panel * w, N, add)
         if rest:

@@ -1,4 +1,4 @@
-"""Products as kernels of their own: the kernels of all cells share their machine code."""
+"""Products as separate kernels: the kernels of all cells share their machine code."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ def _pack(number: Any) -> Any:
 
 def _keep_address(number: Any) -> Any:
     def kernel(P, U, rows, columns, transposed):
-        """In place of packing, for products that read U as it is stored."""
+        """Replaces packing for products that read U unpacked."""
         flat(P, np.int64)[0] = U
 
     return kernel
@@ -64,7 +64,7 @@ def _outer(number: Any, tile8: Any = tile8, vectors: int = VECTORS) -> Any:
         """Rows 8·first : 8·last of C (M, N) = Σ_k A_k B_kᵀ for A (K, M) and B (K, N), and of ``sums`` = Σ_k A_k.
 
         Rows k < split of B are in ``early``, the others in ``late``; ``again``, if given, is a copy of ``sums``. Every
-        entry is summed over K in one fixed order, whatever rows other threads compute.
+        entry is summed over K in a fixed order, independent of the number of threads.
         """
         summed, twice = sums != 0, again != 0
         A, early, late, C = flat(A, number), flat(early, number), flat(late, number), flat(C, number)

@@ -1,9 +1,9 @@
 """One sequence on several threads: the threads share the recurrent product of every step.
 
 One thread runs the time loop. Its `multiply` publishes the product as a job and computes its own part of the columns;
-helper threads wait for jobs and compute the other parts. A part that no helper has begun, because the processor is busy
-elsewhere, is computed by the first thread: it waits only for a helper at work. Every thread sums a column in the same
-order, so results do not depend on who computes it. The job lies in front of the packed matrix; see `job`.
+helper threads wait for jobs and compute the other parts. The first thread computes the parts that no helper has begun,
+because the processor is busy, and waits only for parts in progress. Every thread sums a column in the same order, so
+results do not depend on which thread computes a part. The job lies in front of the packed matrix; see `job`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from longlag.engines.cpu.simd.product import multiply, pack_into, width
 
 @intrinsic
 def _read(typing, words, index):
-    """A word that another thread publishes; what that thread wrote before is visible afterwards."""
+    """A word that another thread publishes; earlier writes of that thread are then visible (acquire)."""
 
     def codegen(context, builder, signature, arguments):
         return builder.load_atomic(_place(context, builder, signature, arguments), "acquire", 8)
@@ -66,7 +66,7 @@ def _packed(job):
 
 @njit(**PLAIN)
 def _compute(job, P, part):
-    """One part of the columns: whole panels; the last part has the remaining columns, too."""
+    """One part of the columns: whole panels; the last part also has the remaining columns."""
     A, K, C, N = job[ARGUMENTS], job[ARGUMENTS + 1], job[ARGUMENTS + 2], job[ARGUMENTS + 3]
     options, edge, threads, w = job[ARGUMENTS + 4], job[ARGUMENTS + 5], job[THREADS], width(P)
     first, last = N // w * part // threads * w, N // w * (part + 1) // threads * w

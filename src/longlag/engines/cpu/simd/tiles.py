@@ -1,7 +1,7 @@
 """Register tiles of matrix products, written as LLVM vectors: LLVM would not keep the sums of a loop in registers.
 
-Every sum over K is taken in an order that depends on K alone, so a row of a product has the same bits whatever rows
-are computed beside it.
+Every sum over K is taken in an order that depends on K alone, so a row of a product has the same bits
+independently of the other rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ INT = ir.IntType(64)
 
 
 class _Code:
-    """What all tiles emit: pointers into flat arrays, vectors of one number type, a counted loop."""
+    """The code emitted by all tiles: pointers into flat arrays, vectors of one number type, a counted loop."""
 
     def __init__(self, context: Any, builder: Any, signature: Any, number: Any) -> None:
         self.context, self.builder, self.kinds = context, builder, signature.args
@@ -121,8 +121,8 @@ def tile(rows: int, width: int = VECTORS, sums_of: int = 1) -> Any:
     """``(A, a, row, deep, P, p, across, K, C, c, column, add)``: rows × (width vectors) of C (+)= A·P, K deep.
 
     The tile begins at a, p and c in the flat arrays A, P and C. Rows of A, P and C are ``row``, ``across`` and
-    ``column`` apart, columns of A ``deep``. A sum over K is kept as ``sums_of`` sums (a divisor of K), which do not
-    wait for each other.
+    ``column`` apart, columns of A ``deep``. A sum over K is split into ``sums_of`` independent accumulators (a
+    divisor of K).
     """
 
     @intrinsic
@@ -158,7 +158,7 @@ def edge_tile(rows: int) -> Any:
 
 @intrinsic
 def dot_products(typing, A, a, U, u, row, count, K, C, c, add):
-    """C[c + n] (+)= Σ_k A[a + k]·U[u + n·row + k] for one vector of n, of which the first ``count`` count.
+    """C[c + n] (+)= Σ_k A[a + k]·U[u + n·row + k] for one vector of n, of which the first ``count`` lanes are valid.
 
     Only ``count`` rows of U are read; the other lanes of C repeat the last.
     """
