@@ -2,6 +2,7 @@
 
 import math
 import re
+import warnings
 from typing import Any
 
 import pytest
@@ -150,16 +151,17 @@ def test_clipping_by_global_norm():
     assert clipped.gradient_norm == free.gradient_norm > 0.01
 
 
+class Burst(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, y):
+        return y.clone()
+
+    @staticmethod
+    def backward(ctx, d):  # pyright: ignore[reportIncompatibleMethodOverride]
+        return d * float("inf")
+
+
 def test_a_gradient_that_is_not_finite_is_skipped_and_counted():
-    class Burst(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, y):
-            return y.clone()
-
-        @staticmethod
-        def backward(ctx, d):  # pyright: ignore[reportIncompatibleMethodOverride]
-            return d * float("inf")
-
     x, d = stream(2)
     online = learner(loss=lambda out, target: squared_error(Burst.apply(out), target))
     before = weights(online)
@@ -305,3 +307,50 @@ def test_refusals():
         online.step(torch.randn(3, 3))
     with refuses("squared_error: target must have shape (2, 4), got (2, 3)"):
         online.step(torch.randn(2, 3), torch.randn(2, 3))
+
+
+# ------------------------------------------------------------------------------------------- streams that survive (D8)
+def sine(layer, steps, lr) -> Any:
+    """The stream of docs/learning.md: the next value of a sine."""
+    readout = torch.nn.Linear(layer.hidden_size, 1)
+    optimizer = torch.optim.Adam([*layer.parameters(), *readout.parameters()], lr=lr)
+    online = Online(layer, readout, squared_error, LocalForward(), optimizer, clip=1.0)
+    x = torch.sin(torch.arange(steps + 1.0) / 5).view(-1, 1, 1)
+    for t in range(steps):
+        online.step(x[t], x[t + 1])
+    return online
+
+
+def test_local_feedback_is_stable_by_default():
+    """No learning step can make the units diverge: |u| < 1 by construction."""
+    torch.manual_seed(0)
+    online = sine(ll.LocalFeedback(1, 16), 10_000, lr=0.01)
+    assert (online.skipped, online.updates) == (0, 10_000)
+    assert bool((online.layer.u_l0.abs() < 1).all())
+    assert online.running_loss < 0.15  # half of what predicting 0 costs
+
+
+def test_a_layer_that_diverges_is_an_error_and_not_a_silence():
+    torch.manual_seed(0)
+    layer = ll.LocalFeedback(1, 4, constrain=None)
+    torch.nn.init.constant_(layer.get_parameter("u_l0"), 3.0)
+    before = {name: p.clone() for name, p in layer.named_parameters()}
+    text = "Online: the state n of LocalFeedback is not finite after step"
+    with pytest.raises(ValueError, match=text):
+        sine(layer, 1000, lr=0.0)
+    same(dict(layer.named_parameters()), before, "parameters", 0.0)
+
+
+def test_updates_skipped_in_a_row_are_reported_once():
+    x, d = stream(12)
+    online = learner(loss=lambda out, target: squared_error(Burst.apply(out), target))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for t in range(9):
+            online.step(x[t], d[t])
+    with pytest.warns(RuntimeWarning, match="the last 10 updates were skipped because their gradients were not finite"):
+        online.step(x[9], d[9])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        online.step(x[10], d[10])
+    assert (online.skipped, online.updates) == (11, 0)
