@@ -310,7 +310,7 @@ def test_refusals():
 
 
 # ------------------------------------------------------------------------------------------- streams that survive (D8)
-def sine(layer, steps, lr):
+def sine(layer, steps, lr) -> Any:
     """The stream of docs/learning.md: the next value of a sine."""
     readout = torch.nn.Linear(layer.hidden_size, 1)
     optimizer = torch.optim.Adam([*layer.parameters(), *readout.parameters()], lr=lr)
@@ -333,7 +333,7 @@ def test_local_feedback_is_stable_by_default():
 def test_a_layer_that_diverges_is_an_error_and_not_a_silence():
     torch.manual_seed(0)
     layer = ll.LocalFeedback(1, 4, constrain=None)
-    torch.nn.init.constant_(layer.u_l0, 3.0)
+    torch.nn.init.constant_(layer.get_parameter("u_l0"), 3.0)
     before = {name: p.clone() for name, p in layer.named_parameters()}
     text = "Online: the state n of LocalFeedback is not finite after step"
     with pytest.raises(ValueError, match=text):
