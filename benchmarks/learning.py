@@ -24,8 +24,8 @@ import torch
 from _rows import append
 
 import longlag as ll
-from longlag import engines
 from longlag.cli.bench import measure, middle
+from longlag.engines import reference
 from longlag.learn import BPTT, RTRL, LocalForward, Online, Rule, TruncatedRTRL, squared_error
 
 LIMIT = 1 << 30  # bytes beyond what the process needs before the stream begins
@@ -66,7 +66,7 @@ def speed() -> None:
             """The arithmetic of the inference step without the layer around it."""
             w, parts = layer.weights(0), state if isinstance(state, tuple) else (state,)
             net = torch.nn.functional.linear(x, w.W, w.b).unflatten(-1, (-1, layer.hidden_size))
-            engines.reference.step(layer.cell, net, w.U, [part[0] for part in parts], w.params)
+            reference.step(layer.cell, net, w.U, [part[0] for part in parts], w.params)
 
         times = measure({"inference": inference, "bare": bare, "step": step, "both": learn})
         found = {what: middle(values) for what, values in times.items()}

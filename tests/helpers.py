@@ -237,7 +237,8 @@ def same(ours: Any, wanted: Any, what: str = "", tolerance: float | None = None)
 
 def weighted_sum(*tensors: Tensor, seed: int = 5) -> Tensor:
     """A scalar that depends on every entry, each with a weight of its own."""
-    return sum((t * randn(*t.shape, seed=seed + i, dtype=t.dtype)).sum() for i, t in enumerate(tensors))  # pyright: ignore
+    terms = [(t * randn(*t.shape, seed=seed + i, dtype=t.dtype)).sum() for i, t in enumerate(tensors)]
+    return torch.stack(terms).sum()
 
 
 def gradients(loss: Tensor, layer: nn.Module, *tensors: Tensor) -> dict[str, Tensor]:

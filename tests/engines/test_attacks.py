@@ -228,7 +228,7 @@ except RuntimeError as error:
 
 # ---------------------------------------------------------------------------------- A5 operators check for themselves
 def operands(B=2, T=4, H=5):
-    names = ["x", "W", "b_x", "b_too", "U", "y_0"]
+    names = ["x", "W", "b_x", "bias_hh", "U", "y_0"]
     shapes = [(T, B, 3), (H, 3), (H,), (H,), (H, H), (B, H)]
     return [f"elman {cells.elman.key}", names, [torch.randn(shape) for shape in shapes], False, 0.0]
 

@@ -44,8 +44,8 @@ def test_a_row_for_every_layer_and_no_row_for_wrong_numbers(monkeypatch):
 
 
 def gradients_of(layer):
-    found = [p.grad for p in layer.parameters()]
-    assert all(g is not None for g in found)
+    found = [p.grad for p in layer.parameters() if p.grad is not None]
+    assert len(found) == len(list(layer.parameters()))
     return found
 
 

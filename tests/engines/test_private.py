@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -105,12 +104,12 @@ def test_the_calling_convention_is_looked_at_before_anything_runs(monkeypatch):
 
 
 def test_what_numba_no_longer_has(monkeypatch):
-    kernel: Any = njit(adds)
+    kernel = njit(adds)
     owner = next(kind for kind in type(kernel).__mro__ if "inspect_llvm" in vars(kind))
     monkeypatch.delattr(owner, "inspect_llvm")
     with pytest.raises(RuntimeError, match=sentence("numba", "Dispatcher.inspect_llvm")):
         _private.object_file_of(adds, SIGNATURE, "adds")
-    kernel._cache = None
+    kernel._cache = None  # pyright: ignore[reportAttributeAccessIssue]  (absent from Numba's annotations)
     with pytest.raises(RuntimeError, match=sentence("numba", "Dispatcher._cache")):
         _private.set_cache(kernel, None)
     with pytest.raises(RuntimeError, match=sentence("numba", "CompileResult._reduce")):

@@ -14,7 +14,7 @@ from longlag.lab.learners import Architecture, Construction, LSTM97Learner
 from longlag.lab.models import LSTM97Model, initial_weights
 from longlag.lab.trials import TrialState, build, follow_window, trial
 
-GROWN = beyond.one_block_at_a_time(2).learner
+GROWN = beyond.lstm(beyond.one_block_at_a_time(2))
 SMALL = replace(GROWN, network=replace(GROWN.network, blocks=3), input_gate_bias=(-2.0, -4.0, -6.0))
 
 
@@ -24,10 +24,11 @@ def growing(**construction):
 
 def test_the_cell_of_2a_is_added_after_so_many_sequences():
     experiment = hs97.experiment_2a("fit")
-    model = build(experiment.learner, np.random.default_rng(0))
+    learner = beyond.lstm(experiment)
+    model = build(learner, np.random.default_rng(0))
     assert isinstance(model, GrowingModel)
     data = [experiment.task.sample(100, np.random.default_rng(k)) for k in range(4)]
-    start = initial_weights(experiment.learner, np.random.default_rng(0))
+    start = initial_weights(learner, np.random.default_rng(0))
     for batch in data[:3]:
         assert model.network.blocks == 0
         assert model.test(batch).largest.min() == np.inf == failed(1).largest[0]
@@ -112,16 +113,16 @@ def test_a_copy_grows_alone():
 
 def test_a_window_criterion_sees_the_same_net_when_it_goes_back():
     """A window criterion trains again up to the sequence that met the goal; blocks are added at the same place."""
-    experiment = replace(
-        beyond.one_block_at_a_time(2), learner=growing(window=50, patience=1, improvement=0.5), cap=1000,
-        stop=WindowCriterion(2.0, (Goal(mean=0.45),), 120, 0, 500),
-    )  # fmt: skip
+    learner = growing(window=50, patience=1, improvement=0.5)
+    stop = WindowCriterion(2.0, (Goal(mean=0.45),), 120, 0, 500)
+    experiment = replace(beyond.one_block_at_a_time(2), learner=learner, cap=1000, stop=stop)
     state = TrialState(experiment, 3)
-    follow_window(state, experiment.stop)
+    follow_window(state, stop)
     (stage,) = state.reached
-    alone = build(experiment.learner, np.random.default_rng([3, 0]))
+    alone = GrowingModel(learner, np.random.default_rng([3, 0]))
     data = experiment.task.sample(500, np.random.default_rng([3, 1]))
     alone.train(data.take(np.arange(stage.sequences)))
+    assert isinstance(state.model, GrowingModel)
     assert state.model.network.blocks == alone.network.blocks == stage.test["blocks"] > 1
     np.testing.assert_array_equal(state.model.weights.units, alone.weights.units)
 
@@ -130,6 +131,7 @@ def test_6a_is_solved_one_block_at_a_time():
     record = trial(beyond.one_block_at_a_time(2), 1)
     assert record.success
     assert 1 <= record.reached[0].test["blocks"] <= 4
+    assert record.example is not None
     assert len(record.example["ig"]) == record.reached[0].test["blocks"]
 
 

@@ -71,6 +71,7 @@ def test_the_search_counts_every_guess_and_every_sequence(monkeypatch):
     record = trial(EASY, 2)
     assert record.success
     rng = np.random.default_rng([2, 0])
+    assert isinstance(EASY.learner, GuessingLearner)
     model = GuessingModel(EASY.learner, rng)
     data = EASY.task.sample(8, np.random.default_rng([2, 1]))
     guesses = sequences = 0
@@ -102,7 +103,7 @@ def test_no_success_by_the_cap():
 
 def test_bad_learners_and_tasks():
     with pytest.raises(ValueError, match="GuessingLearner: connections must be 'all' or 'sparse', got 'few'"):
-        GuessingLearner(1, 1, 1, "few")
+        GuessingLearner(1, 1, 1, "few")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="GuessingLearner: reach must be positive, got 0"):
         GuessingLearner(1, 1, 1, reach=0)
     with pytest.raises(ValueError, match="must guess a task scored at the end"):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from longlag.lab import hs97
+from longlag.lab.beyond import lstm
 from longlag.lab.learners import Architecture, LSTM97Learner
 from longlag.lab.paper import row, table
 from longlag.lab.profiles import PROFILES, paper, quick, select
@@ -58,13 +59,13 @@ def test_a_fit_differs_and_says_how_and_a_text_does_not():
 
 def test_the_settings_of_the_conditions_table():
     """Spot checks against the table of conditions: reach, gate biases, learning rate. [E4] [E6b] [E3c] [E1]"""
-    four, six, three = hs97.experiment_4(100).learner, hs97.experiment_6(3).learner, hs97.experiment_3("c").learner
+    four, six, three = map(lstm, (hs97.experiment_4(100), hs97.experiment_6(3), hs97.experiment_3("c")))
     assert (four.reach, four.lr, four.input_gate_bias, four.output_gate_bias) == (0.1, 0.5, (-3.0, -6.0), ())
     assert (six.reach, six.lr, six.input_gate_bias, six.network.blocks) == (0.1, 0.1, (-2.0, -4.0, -6.0), 3)
     assert (three.lr, three.input_gate_bias, three.output_gate_bias) == (0.1, (-1.0, -3.0, -5.0), (-2.0, -4.0, -6.0))
-    one = hs97.experiment_1(4, 1, 0.1).learner
+    one = lstm(hs97.experiment_1(4, 1, 0.1))
     assert (one.reach, one.output_gate_bias, one.input_gate_bias) == (0.2, (-1.0, -2.0, -3.0, -4.0), ())
-    assert hs97.experiment_5().learner.input_gate_bias == ()
+    assert lstm(hs97.experiment_5()).input_gate_bias == ()
 
 
 def test_where_thirty_trials_are_asked_for():
@@ -99,7 +100,7 @@ def test_selection():
 
 def test_bad_arguments():
     with pytest.raises(ValueError, match=r"experiment_4: reading must be one of \('text', 'fit'\), got 'best'"):
-        hs97.experiment_4(100, "best")
+        hs97.experiment_4(100, "best")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match=r"experiment_6: reading must be one of \('text',\), got 'fit'"):
         hs97.experiment_6(2, "fit")
     with pytest.raises(LookupError, match="table 7: cells must name one row, got 0"):

@@ -42,6 +42,7 @@ def gradients(learner, model, data, cut=False):
     y = outputs(W, V, learner, data.inputs, cut)
     wanted = torch.eye(learner.output_size, dtype=y.dtype)[data.targets]
     ((y - wanted) ** 2).sum().div(2).backward()
+    assert W.grad is not None
     return W.grad.numpy(), np.zeros_like(model.V) if V.grad is None else V.grad.numpy(), y.detach().numpy()
 
 
@@ -87,8 +88,8 @@ def test_the_fully_recurrent_net_agrees_with_the_rules_of_learn():
     model, data = PlainModel(learner, np.random.default_rng(1)), batch(1)
     layer = ll.Recurrent(ll.cells.rnn97, 7, 10, bias=False, dtype=torch.float64)
     with torch.no_grad():
-        layer.weight_ih_l0.copy_(torch.tensor(model.W[:, :7]))
-        layer.weight_hh_l0.copy_(torch.tensor(model.W[:, 7:]))
+        layer.get_parameter("weight_ih_l0").copy_(torch.tensor(model.W[:, :7]))
+        layer.get_parameter("weight_hh_l0").copy_(torch.tensor(model.W[:, 7:]))
     rule, state = ll.learn.RTRL(), None
     trace, total = rule.start(layer, 1), {"weight_ih_l0": 0, "weight_hh_l0": 0}
     for symbol, target in zip(data.inputs, data.targets):
@@ -147,6 +148,7 @@ def test_each_rule_has_its_kernel():
     data = batch(2)
     for learner in NETS.values():
         model = build(learner, np.random.default_rng(1))
+        assert isinstance(model, PlainModel)
         rule, flag = ("rtrl", False) if learner.rule == "rtrl" else ("bptt", learner.rule == "bptt")
         before = PlainModel(learner, np.random.default_rng(1))
         model.train(data)

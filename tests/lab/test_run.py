@@ -49,7 +49,7 @@ def test_trials_are_computed_once_and_announced_after_the_commit(tmp_path):
         ("4 T=100", 1002, 3, 3),
     ]
     assert records(tmp_path, FOUR) == [[trial(FOUR, seed) for seed in (1000, 1001, 1002)]]
-    again = reproduce([FOUR, LONG], tmp_path, jobs=1, announce=pytest.fail)
+    again = reproduce([FOUR, LONG], tmp_path, jobs=1, announce=lambda progress: pytest.fail(f"run again: {progress}"))
     assert (again.computed, again.known) == (0, 5)
     more = reproduce([FOUR], tmp_path, jobs=1, trials=4)
     assert (more.computed, more.known) == (1, 3)
@@ -182,6 +182,7 @@ def test_a_real_sigint_keeps_what_is_done(tmp_path):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen([*words, "--out", str(tmp_path)], env=environment, preexec_fn=heard, **pipes) as run:
         try:
+            assert run.stdout is not None
             first = run.stdout.readline()
             run.send_signal(signal.SIGINT)
             _, errors = run.communicate(timeout=60)
@@ -274,6 +275,7 @@ def test_workers_end_when_the_parent_is_killed(tmp_path):
     with subprocess.Popen(words, env={**os.environ, "PYTHONPATH": SOURCE}, stdout=subprocess.PIPE, text=True) as run:
         workers = []
         try:
+            assert run.stdout is not None
             assert "6a/text seed" in run.stdout.readline()  # a trial of minutes and one of a fraction of a second
             workers = children(run.pid)
             assert len(workers) >= 2

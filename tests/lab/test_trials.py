@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from longlag.lab import beyond, hs97
 from longlag.lab.criteria import Goal, TestCriterion, WindowCriterion
 from longlag.lab.example import activity, inner_life
-from longlag.lab.models import LSTM97Model, SequenceErrors, initial_weights
+from longlag.lab.models import LSTM97Model, Model, SequenceErrors, initial_weights
 from longlag.lab.trials import (
     Record,
     TrialState,
@@ -30,6 +30,12 @@ EASY = Goal("", 14, 0.16)  # reached within a few hundred sequences
 
 def short(goals=(EASY,), cap=900, experiment=FOUR, block=900):
     return replace(experiment, stop=WindowCriterion(0.3, goals, 100, 64, block), cap=cap)
+
+
+def windowed(run):
+    """Run a trial whose criterion is a window."""
+    assert isinstance(run.experiment.stop, WindowCriterion)
+    follow_window(run, run.experiment.stop)
 
 
 # ------------------------------------------------------------------------------------------------ stopping rules
@@ -65,7 +71,7 @@ def one_by_one(experiment, seed, sequences, block):
 def test_a_window_stops_at_the_very_sequence_with_its_weights(block):
     experiment = short(block=block)
     run = TrialState(experiment, 8)
-    follow_window(run, experiment.stop)
+    windowed(run)
     (stage,) = run.reached
     assert stage.sequences % block
     errors, model = one_by_one(experiment, 8, stage.sequences, block)
@@ -75,12 +81,30 @@ def test_a_window_stops_at_the_very_sequence_with_its_weights(block):
         held.append(sum(not value < 0.3 for value in large) < 14 and np.mean(mean) < 0.16)
     assert held[-1]
     assert not any(held[:-1])
+    assert isinstance(run.model, LSTM97Model)
+    assert isinstance(model, LSTM97Model)
     np.testing.assert_allclose(run.model.weights.units, model.weights.units, rtol=1e-12)
     np.testing.assert_allclose(run.model.weights.out, model.weights.out, rtol=1e-12)
     assert run.seen == stage.sequences == run.curve[-1][0]
 
 
-class Script:
+class Fake(Model):
+    """A model of which a test uses one method."""
+
+    def train(self, batch):
+        raise NotImplementedError
+
+    def test(self, batch, last=False):
+        raise NotImplementedError
+
+    def outputs(self, batch):
+        raise NotImplementedError
+
+    def copy(self):
+        raise NotImplementedError
+
+
+class Script(Fake):
     """A model whose errors are written down beforehand; a copy goes on from the same place."""
 
     def __init__(self, wrong, at=0):
@@ -102,19 +126,21 @@ def test_a_window_may_end_anywhere_in_a_block(end):
     wrong[end - 60 : end] = False
     run = TrialState(replace(FOUR, stop=WindowCriterion(0.3, (Goal(),), 60, 0, 50), cap=300), 0)
     run.model = Script(wrong)
-    follow_window(run, run.experiment.stop)
+    windowed(run)
     assert [stage.sequences for stage in run.reached] == [end] == [run.model.at]
 
 
 def test_two_goals_are_reached_one_after_the_other():
     goals = (Goal("first", 20), Goal("second", 14, 0.16))
     run = TrialState(short(goals), 3)
-    follow_window(run, run.experiment.stop)
+    windowed(run)
     first, second = run.reached
     assert (first.goal, second.goal) == ("first", "second")
     alone = TrialState(short((goals[1],)), 3)
-    follow_window(alone, alone.experiment.stop)
+    windowed(alone)
     assert first.sequences < second.sequences == alone.reached[0].sequences
+    assert isinstance(run.model, LSTM97Model)
+    assert isinstance(alone.model, LSTM97Model)
     np.testing.assert_allclose(run.model.weights.units, alone.model.weights.units, rtol=1e-12)
 
 
@@ -123,7 +149,7 @@ def test_no_success_by_the_cap():
     assert (record.success, record.sequences, record.reached, record.example) == (False, 1234, [], None)
 
 
-class Answers:
+class Answers(Fake):
     """A model that is wrong at the given places; it counts the sequences it was tested on."""
 
     def __init__(self, wrong):
@@ -153,9 +179,9 @@ def test_the_test_set_is_judged_as_a_whole(fewer_than, places):
 
 
 def test_a_fixed_test_set_is_tested_every_hundred():
-    experiment = replace(hs97.experiment_3("a", 100, 3), stop=TestCriterion(2.0, (Goal("ST1"), Goal("ST2")), final=64))
-    run = TrialState(experiment, 0)
-    follow_test(run, experiment.stop)
+    stop = TestCriterion(2.0, (Goal("ST1"), Goal("ST2")), final=64)
+    run = TrialState(replace(hs97.experiment_3("a", 100, 3), stop=stop), 0)
+    follow_test(run, stop)
     assert [(stage.goal, stage.sequences) for stage in run.reached] == [("ST1", 100), ("ST2", 100)]
     assert run.reached[0].test["of"] == 64
 
@@ -179,8 +205,7 @@ def test_a_net_that_blows_up_is_given_up():
 
 
 def test_weights_start_as_the_conditions_say():
-    learner = hs97.experiment_3("a").learner
-    weights = initial_weights(learner, np.random.default_rng(0))
+    weights = initial_weights(beyond.lstm(hs97.experiment_3("a")), np.random.default_rng(0))
     assert weights["bias_ig"].tolist() == [-1, -3, -5]
     assert weights["bias_og"].tolist() == [-2, -4, -6]
     rest = np.concatenate([w.ravel() for name, w in weights.items() if name not in ("bias_ig", "bias_og")])
@@ -206,16 +231,15 @@ def test_the_example_shows_what_the_kernel_computes(experiment):
     outputs = net if network.output == "linear" else 1 / (1 + np.exp(-net))
     np.testing.assert_allclose(outputs, model.outputs(data), rtol=1e-10)
     shown = activity(experiment, model, np.random.default_rng(6))
+    assert shown is not None
     assert len(shown["s"]) == network.cells
     assert len(shown["ig"][0]) == len(shown["s"][0]) == len(np.atleast_2d(shown["inputs"])[0])
 
 
 def test_a_long_sequence_is_not_kept():
     experiment = hs97.experiment_4(500, "fit")
-    assert (
-        activity(experiment, LSTM97Model(experiment.learner, np.random.default_rng(0)), np.random.default_rng(0))
-        is None
-    )
+    model = LSTM97Model(beyond.lstm(experiment), np.random.default_rng(0))
+    assert activity(experiment, model, np.random.default_rng(0)) is None
 
 
 def test_curves_are_thinned_by_weighted_means():
@@ -240,7 +264,7 @@ def test_the_same_seed_gives_the_same_record_and_another_one_another():
 
 def test_final_figures_are_those_of_fresh_sequences():
     run = TrialState(short(), 3)
-    follow_window(run, run.experiment.stop)
+    windowed(run)
     (stage,) = run.reached
     fresh = FOUR.task.sample(64, np.random.default_rng([3, 3]))
     y = run.model.outputs(fresh)[fresh.offsets[1:] - 1]

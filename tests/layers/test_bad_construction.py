@@ -142,9 +142,9 @@ def test_other_layers(make, sizes, options, text):
 
 def test_a_cell_and_options_must_be_what_they_are():
     with refuses(TypeError, "Recurrent: cell must be made by @longlag.cell, got builtin_function_or_method"):
-        ll.Recurrent(torch.tanh, 3, 4)
+        ll.Recurrent(torch.tanh, 3, 4)  # pyright: ignore[reportArgumentType]
     with refuses(TypeError, "Skip: unknown option 'colour'"):
-        ll.Skip(3, 4, colour="red")
+        ll.Skip(3, 4, colour="red")  # pyright: ignore[reportCallIssue]
 
 
 @pytest.mark.parametrize("make", [ll.LSTM97, ll.Jordan, ll.EchoState, ll.LocalFeedbackNetwork])

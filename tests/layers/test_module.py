@@ -111,6 +111,7 @@ def test_forward_mode_derivatives_agree_with_backward_ones(name):
     layer, x, u = LAYERS[name](engine="auto"), randn(4, 2, 3), randn(4, 2, 3, seed=1)
     with forward_ad.dual_level():
         along = forward_ad.unpack_dual(layer(forward_ad.make_dual(x, u))[0]).tangent
+    assert along is not None
     y = layer(x.requires_grad_())[0]
     v = randn(*y.shape, seed=2)
     assert abs((v * along).sum() - (torch.autograd.grad(y, x, v)[0] * u).sum()) < 1e-10

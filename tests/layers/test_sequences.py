@@ -52,7 +52,7 @@ def weights(*tensors):
 
 
 def total(values, at):
-    return sum((value * weight).sum() for value, weight in zip(values, at))
+    return torch.stack([(value * weight).sum() for value, weight in zip(values, at)]).sum()
 
 
 # ------------------------------------------------------------------------------------------------ ragged lengths
@@ -68,7 +68,7 @@ def test_ragged_lengths_are_each_sequence_alone(name, data):
     final, at = parts(final), weights(y, *parts(final))
     ours = gradients(total([y, *final], at), layer, x, *state)
 
-    loss = 0.0
+    loss = torch.zeros((), dtype=x.dtype)
     for b, L in enumerate(lengths.tolist()):
         alone, end = layer(x[:L, b : b + 1], whole(of_sequence(layer, state, b)))
         same(y[:L, b : b + 1], alone, f"outputs of sequence {b}")
@@ -147,7 +147,7 @@ def test_a_reset_cuts_the_sequence(name, data):
     final, at = parts(final), weights(y, *parts(final))
     ours = gradients(total([y, *final], at), layer, x, *state)
 
-    loss = 0.0
+    loss = torch.zeros((), dtype=x.dtype)
     for b, L in enumerate(lengths.tolist()):
         given_, zero = of_sequence(layer, state, b), rest(layer, 1)
         back = [backwards(layer, name, part) for part in given_]

@@ -221,8 +221,8 @@ def test_weight_counts_of_the_paper(weights, sizes, options):
 
 def test_initial_weights_and_gate_biases():
     net = ll.LSTM97(4, 3, 2, 5, 2, input_gate_bias=[-1, -3, -5], output_gate_bias=-2.0, init_range=0.2)
-    assert net.bias_ig.tolist() == [-1, -3, -5]
-    assert net.bias_og.tolist() == [-2, -2, -2]
+    assert net.get_parameter("bias_ig").tolist() == [-1, -3, -5]
+    assert net.get_parameter("bias_og").tolist() == [-2, -2, -2]
     others = torch.cat([p.flatten() for n, p in net.named_parameters() if n not in ("bias_ig", "bias_og")])
     assert others.abs().max() < 0.2
     assert others.abs().max() > 0.19

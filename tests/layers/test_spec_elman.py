@@ -35,7 +35,8 @@ def sequences(x, h_0):
 
 def hidden(weights, x, h_0):
     """h_1 … h_T of all sequences (T, B, H)."""
-    return np.stack([forward(*weights, *sequence)[1:] for sequence in sequences(x, h_0)], 1)
+    U, W, b = weights
+    return np.stack([forward(U, W, b, *sequence)[1:] for sequence in sequences(x, h_0)], 1)
 
 
 @every_length

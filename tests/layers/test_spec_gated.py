@@ -32,8 +32,10 @@ class OneSequence:
         self.U, self.W = (rows(P[f"weight_{s}_l0"], "ifgo") for s in ("hh", "ih"))
         zero = np.zeros(4 * H)
         self.b = rows(P.get("bias_ih_l0", zero) + P.get("bias_hh_l0", zero), "ifgo")
-        self.x, self.h, self.c = x, [h_0], [c_0]
-        self.i, self.f, self.g, self.o = ([None] for _ in range(4))
+        self.x = x
+        self.h: list[np.ndarray] = [h_0]
+        self.c: list[np.ndarray] = [c_0]
+        self.i, self.f, self.g, self.o = ([np.zeros(0)] for _ in range(4))  # nothing at t = 0
         for x_t in x:
             net = {a: self.U[a] @ self.h[-1] + self.W[a] @ x_t + self.b[a] for a in "ifgo"}
             self.i.append(sigma(net["i"]))

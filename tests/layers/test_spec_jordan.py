@@ -33,7 +33,7 @@ class OneSequence:
         self.R = P.get("weight_hh", np.zeros((m, m)))
         self.b, self.c_out = P.get("bias_h", np.zeros(m)), P.get("bias_o", np.zeros(len(fb_0)))
         self.kind, self.x, self.tau = layer.feedback, x, np.zeros(len(x)) if tau is None else tau
-        self.h, self.fb, self.z = [np.zeros(m) if h_0 is None else h_0], [fb_0], [None]
+        self.h, self.fb, self.z = [np.zeros(m) if h_0 is None else h_0], [fb_0], [np.zeros(0)]
         for t in range(len(x)):
             r = self.R @ self.h[-1] + self.U @ self.fb[-1] + self.W @ x[t] + self.b
             self.h.append(np.tanh(r))

@@ -86,7 +86,7 @@ class Net:
         d = {name: np.zeros_like(value) for name, value in self.P.items()}
         dstate = {group: np.zeros_like(value) for group, value in self.state.items()}
         dx = np.zeros_like(self.x)
-        to_hidden = 0.0
+        to_hidden = np.zeros((len(self.x), len(self.hidden[-1])))
         for k, (group, j, unit) in enumerate(self.outputs):
             below = self.collect(d, dstate, group, j, unit, e[:, k])
             if unit.kind == "static":
@@ -94,7 +94,8 @@ class Net:
             else:
                 dx += below
         for units in reversed(self.hidden):
-            to_hidden = sum(self.collect(d, dstate, g, j, u, to_hidden[:, k]) for k, (g, j, u) in enumerate(units))
+            each = [self.collect(d, dstate, g, j, u, to_hidden[:, k]) for k, (g, j, u) in enumerate(units)]
+            to_hidden = np.sum(each, 0)
         return d, dstate, dx + to_hidden
 
     @staticmethod

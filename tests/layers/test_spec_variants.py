@@ -95,7 +95,8 @@ def test_leaky_with_a_learned_time_constant(T):
     wanted = 0
     for b in range(B):
         h, _, *kept = leaky_forward(P, x[:, b].detach().numpy(), state[0, b].detach().numpy())
-        wanted = wanted + leaky_backward(P, *kept, head.dz(h, b) @ head.V.detach().numpy())[3]
+        e = head.dz(h, b) @ head.V.detach().numpy()
+        wanted = wanted + leaky_backward(P, *kept, e=e)[3]
     same(ours, wanted / (1 + np.exp(-raw.detach().numpy())), "α̂")
 
 

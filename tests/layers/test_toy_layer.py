@@ -28,9 +28,9 @@ class Oscillators(ll.layers.StepLayer):
     def state_sizes(self):
         return {"p": self.size, "v": self.size}
 
-    def advance(self, x, state):
+    def advance(self, x_t, state):
         p, v = state
-        v = v + 0.3 * (torch.tanh(x @ self.W.t() + p @ self.U.t()) - 0.5 * v)
+        v = v + 0.3 * (torch.tanh(x_t @ self.W.t() + p @ self.U.t()) - 0.5 * v)
         p = p + 0.3 * v
         return torch.cat([p, v], -1) @ self.V.t(), (p, v)
 
@@ -105,7 +105,9 @@ def test_sequence_to_sequence(layer):
     source, targets = randn(7, 2, 3), torch.tensor([[2, 3], [4, 1], [1, -1]])
     loss = model.loss(source, targets, source_lengths=[7, 4], target_lengths=[3, 2])
     loss.backward()
-    assert all(bool(p.grad.any()) for p in (layer.W, decoder.U, decoder.V))
+    for p in (layer.W, decoder.U, decoder.V):
+        assert p.grad is not None
+        assert bool(p.grad.any())
     assert model.beam(source, width=2, max_length=4).tokens.shape[1:] == (2, 2)
 
 
@@ -117,6 +119,6 @@ def test_what_a_subclass_must_provide_is_named():
 
     with pytest.raises(NotImplementedError, match="Unfinished: state_sizes must name the parts of the state"):
         Unfinished()(torch.randn(3, 1, 2))
-    Unfinished.state_sizes = {"s": 1}
+    setattr(Unfinished, "state_sizes", {"s": 1})  # noqa: B010  (a property of the base class)
     with pytest.raises(NotImplementedError, match="Unfinished: advance must compute one step"):
         Unfinished()(torch.randn(3, 1, 2))

@@ -9,6 +9,7 @@ from learn.course import MAKERS, autograd, case, forward, make, serves
 
 import longlag as ll
 from longlag.learn import BPTT, RTRL, LocalForward, TruncatedBPTT
+from longlag.learn.bptt import Window
 
 EXACT = {
     "RTRL": RTRL(),
@@ -95,6 +96,7 @@ def test_sampled_feedback_is_a_constant_of_the_past():
         y, state, trace = bptt.step(layer, x_t, state, trace)
         outputs.append(y)
     with torch.enable_grad():
+        assert isinstance(trace.method, Window)
         again = trace.method._run(trace.values["steps"], trace.values["states"][0])
     same(tuple(y.detach() for y in again), tuple(outputs), "the drawn symbols")
 
@@ -139,6 +141,8 @@ def test_truncated_bptt_goes_back_k_steps(name, k):
 def test_several_errors_at_once_are_the_sum_of_each_alone():
     layer = make("lstm x2")
     c = case(layer)
+    assert c.lengths is not None
+    assert c.reset is not None
     wanted = autograd(layer, c)[2]
     trace, state = BPTT().start(layer, 3), c.state
     for t, x_t in enumerate(c.x):

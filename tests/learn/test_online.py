@@ -3,6 +3,7 @@
 import math
 import re
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -14,11 +15,13 @@ import longlag as ll
 from longlag.learn import BPTT, RTRL, LocalForward, Online, TruncatedBPTT, TruncatedRTRL, cross_entropy, squared_error
 
 
-def refuses(text, error=ValueError):
+def refuses(text: str, error: type[Exception] = ValueError):
     return pytest.raises(error, match=re.escape(text))
 
 
-def learner(rule=None, layer=None, readout=True, optimizer=torch.optim.SGD, loss=squared_error, lr=0.1, **options):
+def learner(
+    rule=None, layer=None, readout=True, optimizer=torch.optim.SGD, loss=squared_error, lr=0.1, **options
+) -> Any:
     torch.manual_seed(0)
     layer = layer or ll.LSTM(3, 4, **DEFAULTS)
     head = nn.Linear(4, 2, dtype=torch.float64) if readout else None
@@ -57,7 +60,7 @@ def test_every_step_is_the_papers_online_rule():
     x, d = stream(5, 1)
     layer = ll.Elman(3, 4, bias=False, **DEFAULTS)
     online = learner(layer=layer)
-    W, U, V, b = (p.detach().clone() for p in (layer.weight_ih_l0, layer.weight_hh_l0, *online.readout.parameters()))
+    W, U, V, b = (p.detach().clone() for p in (*layer.parameters(), *online.readout.parameters()))
     h, E_w, E_u = torch.zeros(4).double(), torch.zeros(4, 4, 3).double(), torch.zeros(4, 4, 4).double()
     eye = torch.eye(4, dtype=torch.float64)
     for x_t, d_t in zip(x, d):
@@ -154,7 +157,7 @@ class Burst(torch.autograd.Function):
         return y.clone()
 
     @staticmethod
-    def backward(ctx, d):
+    def backward(ctx, d):  # pyright: ignore[reportIncompatibleMethodOverride]
         return d * float("inf")
 
 
@@ -262,7 +265,7 @@ def test_a_delayed_copy_is_learned(name):
     online = Online(layer, readout, squared_error, rule, torch.optim.Adam(parameters, lr=0.02), clip=1.0)
     x = 0.5 * torch.sign(torch.randn(1000, 8, 1, dtype=torch.float64))
     online.step(x[0])
-    first = None
+    first = math.nan
     for t in range(1, 1000):
         online.step(x[t], x[t - 1])
         first = online.running_loss if t == 100 else first
@@ -285,7 +288,7 @@ def test_refusals():
     layer, parameters = ll.LSTM(3, 4), list(ll.LSTM(3, 4).parameters())
     own = torch.optim.SGD(layer.parameters(), lr=0.1)
     with refuses("Online: rule must be a rule of longlag.learn, got str", TypeError):
-        Online(layer, None, squared_error, "rtrl", own)
+        Online(layer, None, squared_error, "rtrl", own)  # pyright: ignore[reportArgumentType]
     with refuses("LocalForward: LSTM feeds units back to each other"):
         Online(layer, None, squared_error, LocalForward(), own)
     with refuses("Online: every must be a positive int, got 0"):
@@ -298,7 +301,7 @@ def test_refusals():
         Online(layer, None, squared_error, RTRL(), torch.optim.LBFGS(layer.parameters()))
     online = Online(layer, None, squared_error, RTRL(), own)
     with refuses("Online: x_t at step 0 must be a tensor, got list", TypeError):
-        online.step([1.0])
+        online.step([1.0])  # pyright: ignore[reportArgumentType]
     online.step(torch.randn(2, 3))
     with refuses("RTRL: x_t must have shape (2, 3) (B, I), got (3, 3)"):
         online.step(torch.randn(3, 3))
@@ -307,7 +310,7 @@ def test_refusals():
 
 
 # ------------------------------------------------------------------------------------------- streams that survive (D8)
-def sine(layer, steps, lr):
+def sine(layer, steps, lr) -> Any:
     """The stream of docs/learning.md: the next value of a sine."""
     readout = torch.nn.Linear(layer.hidden_size, 1)
     optimizer = torch.optim.Adam([*layer.parameters(), *readout.parameters()], lr=lr)
@@ -330,7 +333,7 @@ def test_local_feedback_is_stable_by_default():
 def test_a_layer_that_diverges_is_an_error_and_not_a_silence():
     torch.manual_seed(0)
     layer = ll.LocalFeedback(1, 4, constrain=None)
-    torch.nn.init.constant_(layer.u_l0, 3.0)
+    torch.nn.init.constant_(layer.get_parameter("u_l0"), 3.0)
     before = {name: p.clone() for name, p in layer.named_parameters()}
     text = "Online: the state n of LocalFeedback is not finite after step"
     with pytest.raises(ValueError, match=text):

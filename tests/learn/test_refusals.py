@@ -12,7 +12,7 @@ import longlag as ll
 from longlag.learn import BPTT, RTRL, LocalForward, TruncatedBPTT, TruncatedRTRL
 
 
-def refuses(text, error=ValueError):
+def refuses(text: str, error: type[Exception] = ValueError):
     return pytest.raises(error, match=re.escape(text))
 
 
@@ -84,13 +84,13 @@ def test_bad_arguments_are_refused_and_change_nothing():
     with refuses("RTRL: x_t must be on cpu like the weights, got meta"):
         rule.step(layer, meta, state, trace)
     with refuses("RTRL: x_t must be a tensor, got list", TypeError):
-        rule.step(layer, [1.0], state, trace)
+        rule.step(layer, [1.0], state, trace)  # pyright: ignore[reportArgumentType]
     with refuses("LocalFeedback: state n must have shape (1, 2, 4), got (1, 3, 4)"):
         rule.step(layer, x[1], randn(1, 3, 4), trace)
     with refuses("RTRL: active must be a bool tensor of shape (2,), got torch.int64 of shape (2,)"):
         rule.step(layer, x[1], state, trace, active=torch.tensor([1, 0]))
     with refuses("RTRL: reset must be a bool tensor of shape (2,), got True"):
-        rule.step(layer, x[1], state, trace, reset=True)
+        rule.step(layer, x[1], state, trace, reset=True)  # pyright: ignore[reportArgumentType]
     with refuses("RTRL: teacher is for Jordan, which feeds its output back; got LocalFeedback"):
         rule.step(layer, x[1], state, trace, teacher=torch.tensor([0, 1]))
     with refuses("RTRL: trace must come from start() with this LocalFeedback"):

@@ -20,6 +20,8 @@ pairs = pytest.mark.parametrize(("rule", "name"), PAIRS, ids=lambda value: str(v
 def test_a_batch_is_its_sequences_alone(rule, name):
     layer = make(name)
     c = case(layer)
+    assert c.lengths is not None
+    assert c.reset is not None
     together = forward(rule, layer, c)
     alone, axis = {}, batch_axis(layer)
     for b in range(3):
@@ -35,6 +37,7 @@ def test_a_batch_is_its_sequences_alone(rule, name):
 def test_padding_may_hold_anything(rule, name):
     layer = make(name)
     c = case(layer)
+    assert c.lengths is not None
     padded = c.x.clone()
     for b, n in enumerate(c.lengths):
         padded[n:, b] = float("nan")

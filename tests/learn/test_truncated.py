@@ -109,8 +109,8 @@ def test_lstm97_without_output_units_returns_hidden_units_and_cells():
     open_net.load_state_dict(dict(net.state_dict()), strict=False)
     wide = torch.linalg.qr(torch.randn(9, 5, dtype=torch.float64))[0]
     with torch.no_grad():
-        open_net.weight_out.copy_(wide.t())
-        open_net.bias_out.zero_()
+        open_net.get_parameter("weight_out").copy_(wide.t())
+        open_net.get_parameter("bias_out").zero_()
     inner = forward(TruncatedRTRL(), net, c)[2]
     outer = forward(TruncatedRTRL(), open_net, c._replace(dy=c.dy @ wide))[2]
     onto = forward(TruncatedRTRL(), net, c._replace(dy=c.dy @ wide @ wide.t()))[2]
@@ -186,15 +186,16 @@ def test_f_one_is_the_constant_error_carousel():
     with torch.no_grad():
         for p in layer.parameters():
             p.zero_()
-        layer.bias_ih_l0[1] = 60.0  # σ(60) = 1 in float64
-        layer.weight_ih_l0[2] = 1.0
+        layer.get_parameter("bias_ih_l0")[1] = 60.0  # σ(60) = 1 in float64
+        layer.get_parameter("weight_ih_l0")[2] = 1.0
     found = []
     for q in (0, 5, 50):
         trace, state, rule = TruncatedRTRL().start(layer, 1), None, TruncatedRTRL()
         for t in range(51):
             x_t = torch.tensor([[1.0 if t == 50 - q else 0.0]], dtype=torch.float64)
-            y, state, trace = rule.step(layer, x_t, state, trace)
-        found.append(rule.gradients(layer, trace, torch.ones_like(y))["weight_ih_l0"][2, 0])
+            _, state, trace = rule.step(layer, x_t, state, trace)
+        dy = torch.ones(1, 1, dtype=torch.float64)
+        found.append(rule.gradients(layer, trace, dy)["weight_ih_l0"][2, 0])
     assert float(found[0]) > 0.05
     assert error(found[1], found[0]) < 1e-12
     assert error(found[2], found[0]) < 1e-12

@@ -4,6 +4,7 @@ import csv
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from typing import Any
 
 import numpy as np
 import pytest
@@ -181,7 +182,9 @@ def test_ticks_are_round_and_inside():
 
 def test_curves_go_where_the_numbers_say():
     picture = svg.curves({"fit": [[(0, 0.0), (100, 1.0)]]}, 50, "t")
-    points = re.search(r'stroke="#1f5f99"[^>]*points="([^"]+)"', picture).group(1).split()
+    found = re.search(r'stroke="#1f5f99"[^>]*points="([^"]+)"', picture)
+    assert found
+    points = found.group(1).split()
     (x0, y0), (x1, y1) = (tuple(map(float, point.split(","))) for point in points)
     assert x0 < x1
     assert y0 > y1  # up is small in a picture
@@ -203,7 +206,7 @@ def test_a_damaged_store_makes_no_empty_report(tmp_path):
 
 def line(row, reading, word, goal="", table=2):
     """A row of a report of which only what `paper_rows` reads matters."""
-    nothing = dict.fromkeys(Row.__dataclass_fields__, "")
+    nothing: dict[str, Any] = dict.fromkeys(Row.__dataclass_fields__, "")
     return Row(**nothing | {"table": table, "paper_row": row, "goal": goal, "reading": reading, "verdict": word})
 
 
@@ -285,6 +288,7 @@ def test_the_fine_tuning_of_5_is_compared_alone():
     first, second = (row_of(Result(claim, ours, "", theirs), stage) for stage in (0, 1))
     assert (first.verdict, second.verdict) == ("measured", "confirmed")
     assert "from n_seq=140 to n_seq=13 in 50,004 sequences on average" in second.reason
+    assert second.mean is not None
     assert (first.mean, round(second.mean)) == (900_000, 950_004)
 
 
@@ -328,6 +332,8 @@ def test_trials_that_no_run_accounts_for_are_counted(folder):
         text = report.write(place, experiments)[1].read_text(encoding="utf-8")
         runs = re.search(r"longlag reproduce <b>`: (\d+) trials", text)
         lost = re.search(r"(\d+) more trials come from runs whose command is not known", text)
+        assert runs
+        assert lost
         found.append((int(runs.group(1)), int(lost.group(1))))
     assert found == [(4, 1), (3, 2), (4, 1)]
 

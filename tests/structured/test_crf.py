@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from structured.oracle import expected, log_partition, paths, problem, spread
 from longlag.structured import CRF, Constraints
 
 ENGINES = ("reference", "cpu")
-CLOSE = {"rtol": 1e-10, "atol": 1e-12}
+CLOSE: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-12}
 
 problems = st.fixed_dictionaries(
     {

@@ -53,6 +53,7 @@ def test_only_tags_that_write_spans_are_possible(scheme, engine):
     log_Z.backward()
     for name, allowed in (("transitions", crf.allowed), ("start_transitions", crf.allowed_starts)):
         gradient = getattr(crf, name).grad
+        assert allowed is not None
         assert bool((gradient[~allowed] == 0).all())
         assert bool((gradient[allowed] > 0).all())
     best = possible[: len(sentences)]

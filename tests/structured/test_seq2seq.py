@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from longlag.layers import schedules
 from longlag.structured import Attention, Seq2Seq
 
 D, V, START, END = 4, 5, 3, 1
-F64 = {"dtype": torch.float64}
+F64: dict[str, Any] = {"dtype": torch.float64}
 
 
 def model(encoder="lstm", decoder="gru", attention: str | None = "additive", *, vectors=False, **options) -> Seq2Seq:
@@ -96,10 +97,9 @@ def test_loss_is_the_cross_entropy_of_the_valid_tokens(attention):
     net = model(attention=attention)
     source, targets, S, T = batch()
     logits, _ = net(source, targets, source_lengths=S, target_lengths=T)
-    each = torch.stack([
-        sum(-torch.log_softmax(logits[t, b], -1)[targets[t, b]] for t in range(int(T[b]))) for b in range(3)
-    ])  # fmt: skip
-    lengths = {"source_lengths": S, "target_lengths": T}
+    log_p = torch.log_softmax(logits, -1)
+    each = torch.stack([-torch.stack([log_p[t, b, targets[t, b]] for t in range(int(T[b]))]).sum() for b in range(3)])
+    lengths: dict[str, Any] = {"source_lengths": S, "target_lengths": T}
     same(net.loss(source, targets, reduction="none", **lengths), each)
     same(net.loss(source, targets, reduction="sum", **lengths), each.sum())
     same(net.loss(source, targets, reduction="mean", **lengths), each.mean())
@@ -110,7 +110,7 @@ def test_loss_is_the_cross_entropy_of_the_valid_tokens(attention):
 def test_padding_is_not_read(attention):
     net = model("lstm_two_ways", attention=attention)
     source, targets, S, T = batch()
-    lengths = {"source_lengths": S, "target_lengths": T}
+    lengths: dict[str, Any] = {"source_lengths": S, "target_lengths": T}
     want = net.loss(source, targets, **lengths)
     wanted = torch.autograd.grad(want, list(net.parameters()))
     source, targets = source.clone(), targets.clone()
@@ -276,7 +276,7 @@ def test_batch_first_is_the_same_turned_around():
     )
     turned.load_state_dict(net.state_dict())
     source, targets, S, T = batch()
-    lengths = {"source_lengths": S, "target_lengths": T}
+    lengths: dict[str, Any] = {"source_lengths": S, "target_lengths": T}
     got, want = turned(source.T, targets.T, **lengths), net(source, targets, **lengths)
     assert got.weights is not None
     assert want.weights is not None
@@ -333,11 +333,20 @@ def test_learns_to_reverse():
 
 # ------------------------------------------------------------------------------------------------------- messages
 def test_bad_layers_are_named():
-    GRU, good = partial(ll.GRU, engine="reference"), {"start": 0, "end": 1}
+    GRU = partial(ll.GRU, engine="reference")
+    good: dict[str, Any] = {"start": 0, "end": 1}
     gru = GRU(3, 4)
     for build, error, text in (
-        (lambda: Seq2Seq(nn.GRU(3, 4), gru, 5, **good), TypeError, "encoder must be a longlag layer, got GRU"),
-        (lambda: Seq2Seq(gru, nn.GRU(3, 4), 5, **good), TypeError, "decoder must be a longlag layer, got GRU"),
+        (
+            lambda: Seq2Seq(nn.GRU(3, 4), gru, 5, **good),  # pyright: ignore[reportArgumentType]
+            TypeError,
+            "encoder must be a longlag layer, got GRU",
+        ),
+        (
+            lambda: Seq2Seq(gru, nn.GRU(3, 4), 5, **good),  # pyright: ignore[reportArgumentType]
+            TypeError,
+            "decoder must be a longlag layer, got GRU",
+        ),
         (lambda: Seq2Seq(gru, GRU(6, 4, bidirectional=True), 5, **good), ValueError, "decoder must be able to step"),
         (lambda: Seq2Seq(gru, GRU(6, 4, recurrent_dropout=0.1), 5, **good), ValueError, "decoder must be able to"),
         (lambda: Seq2Seq(gru, GRU(6, 4, batch_first=True), 5, **good), ValueError, "must agree in batch_first"),

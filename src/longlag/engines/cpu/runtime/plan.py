@@ -95,6 +95,9 @@ class Plan:
         self._backward: dict[tuple[bool, ...], Pass] = {}
         ends = {f"{s}_end": (1, x[1], n) for s, n in zip(cell.fed_back, widths)}
         self.forward = self._pass("forward", save, ends)
+        workspace = self.forward.workspace
+        own = (workspace.kept, math.prod(workspace.shape))
+        self.saved_bytes = (*self.sizes, *(count * self.number for count in own))  # of what backward passes read
         self.errors = [self.program.places["backward"][n] for n in ("dOut", *(f"d_{s}_end" for s in cell.fed_back))]
 
     def backward(self, needed: tuple[bool, ...]) -> Pass:

@@ -221,9 +221,9 @@ def backward(
     """The gradients of ``given``; a tensor at the address that the forward pass read (``addresses``) is unchanged."""
     dtype, workspace, held = plan.dtype, plan.forward.workspace, []
     saved, shapes = (*given, kept, out), (*plan.shapes, (workspace.kept,), workspace.shape)
-    for value, shape, at in zip(saved, shapes, addresses or [0] * len(saved)):
-        if value.data_ptr() != at or value.shape != shape or value.dtype is not dtype:
-            _check_saved(call, saved, shapes, dtype)  # hooks on saved tensors may return any tensor
+    for value, size, at in zip(saved, plan.saved_bytes, addresses or [0] * len(saved)):
+        if value.data_ptr() != at or value.nbytes != size or value.dtype is not dtype:
+            _check_saved(call, saved, shapes, dtype)  # hooks on saved tensors may bring back anything
             addresses = [_address(value, held) for value in saved]
             break
     if not call.bare:
