@@ -78,11 +78,11 @@ def run(
         results = torch.ops.longlag.recurrent(*words)
         return results[0], tuple(results[1:-1])
     given["x"] = _unwrap(x)  # inputs and states may outlive a torch.func transform, weights do not
-    for name, value in given.items():
+    for value in given.values():
         if type(value) not in _PLAIN_TYPES and _private.has_own_operations(value):
             return None
-        if value.is_neg():
-            given[name] = value.resolve_neg()
+    if any(map(Tensor.is_neg, given.values())):
+        given = {name: value.resolve_neg() for name, value in given.items()}
     plain = mask is None and reset is None and not (reverse and lengths is not None)
     call = Call(cell, tuple(given), reverse, eps, plain, plain and lengths is None and not eps)
     if not torch.is_grad_enabled():  # `ctx.needs_input_grad` lists gradients that could be needed, not those that are
@@ -192,15 +192,13 @@ def forward(
 
     The addresses are those of ``given``, of that memory and of the outputs.
     """
-    plan, new, held = planned(call, given, optional, save), given[0].new_empty, []
+    plan, new = planned(call, given, optional, save), given[0].new_empty
     this = plan.forward
     kept, out, ends = new(this.workspace.kept), new(*this.workspace.shape), [new(*shape) for shape in this.results]
-    addresses = []
-    for value, size in zip(given, plan.sizes):
-        if not value.is_contiguous():
-            check_memory(value)
-            held.append(value := value.contiguous())
-        addresses.append(at := value.data_ptr())
+    if not all(map(Tensor.is_contiguous, given)):
+        given = [value if value.is_contiguous() else check_memory(value).contiguous() for value in given]
+    addresses = list(map(Tensor.data_ptr, given))
+    for value, at, size in zip(given, addresses, plan.sizes):
         if not at or value.untyped_storage().nbytes() < size + value.storage_offset() * plan.number:
             check_memory(value)
     _run(plan, this, call, addresses, optional, (kept, new(this.workspace.memory), out, *ends))

@@ -60,10 +60,10 @@ def check_optional(owner: str, shape: tuple[int, int, int], dtype: torch.dtype, 
             raise DtypeError(f"engine 'cpu': {name} of {owner} must be {dtypes[0]}, got {value.dtype}")
 
 
-def check_memory(tensor: Tensor) -> None:
-    """Raise if a tensor's storage does not hold all its elements."""
+def check_memory(tensor: Tensor) -> Tensor:
+    """``tensor`` if its storage holds all its elements."""
     if not tensor.numel():
-        return
+        return tensor
     try:
         last = tensor.storage_offset() + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride()))
         enough = tensor.data_ptr() != 0 and tensor.untyped_storage().nbytes() >= (last + 1) * tensor.element_size()
@@ -72,3 +72,4 @@ def check_memory(tensor: Tensor) -> None:
     if not enough:
         what = f"a tensor of shape {tuple(tensor.shape)} ({tensor.layout})"
         raise ShapeError(f"engine 'cpu': {what} has no memory, or too little: its storage was resized or never made")
+    return tensor
