@@ -148,3 +148,16 @@ def test_nothing_else_uses_private_names_of_torch_and_numba():
                 if private or node.attr in ("make_array", "create_mcjit_compiler"):
                     found.append(f"{file.name}: {text}")
     assert found == []
+
+
+def test_the_first_call_may_be_made_without_gradients():
+    """The self-test of the first call needs autograd; the user may have switched it off."""
+    code = (
+        "import torch, longlag as ll\n"
+        "layer, x = ll.Elman(2, 3), torch.zeros(4, 1, 2)\n"
+        "with torch.inference_mode():\n"
+        "    print(layer(x)[0].shape)\n"
+        "print(layer(x)[0].requires_grad)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["torch.Size([4, 1, 3])", "True"], done.stderr

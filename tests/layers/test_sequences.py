@@ -52,7 +52,8 @@ def weights(*tensors):
 
 
 def total(values, at):
-    return torch.stack([(value * weight).sum() for value, weight in zip(values, at)]).sum()
+    """Σ value · weight; 0 for no values."""
+    return sum((torch.sum(value * weight) for value, weight in zip(values, at)), torch.zeros((), dtype=torch.float64))
 
 
 # ------------------------------------------------------------------------------------------------ ragged lengths

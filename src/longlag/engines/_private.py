@@ -97,7 +97,12 @@ def single_level_function() -> type:
 
 @functools.cache
 def check_torch() -> None:
-    """Try everything above once."""
+    """Try everything above once, whatever mode the first call of a layer is made in."""
+    with torch.inference_mode(False), torch.enable_grad():
+        _check_torch()
+
+
+def _check_torch() -> None:
     if transforms_active() not in (False, True):
         raise _changed("torch", "_C._are_functorch_transforms_active", f"it returned {transforms_active()!r}")
     modes_active()
@@ -120,7 +125,7 @@ def check_torch() -> None:
             same, _, nothing = ctx.saved_tensors
             return None, 2 * d * same if nothing is None else d
 
-    with _expecting("torch", "autograd.function._SingleLevelFunction"), torch.enable_grad():
+    with _expecting("torch", "autograd.function._SingleLevelFunction"):
         y = Twice.apply("", x.requires_grad_())
         (d,) = torch.autograd.grad(y, x)  # without an error of its own: torch would load its symbolic shapes
     if d.shape != x.shape:
