@@ -226,7 +226,7 @@ def two_threads():
 
 
 def test_small_networks_train_on_one_thread(place, tmp_path, two_threads):
-    """Up to 512 units a second thread gains nothing; on a busy machine an update waits for it."""
+    """Up to 128 units a second thread gains nothing; on a busy machine an update waits for it."""
     found = set()
 
     class Count(Watch):
@@ -250,8 +250,9 @@ def test_a_few_words_are_tagged_on_one_thread(place, two_threads, monkeypatch):
 
     monkeypatch.setattr(Network, "run", counted)
     tagger.predict([["the", "cat"]])
-    tagger.predict([["the", "cat"]] * 200)
-    assert found == [1, 2]
+    tagger.predict([["the", "cat"]] * 300)
+    assert found[0] == 1
+    assert set(found[1:]) == {2}
     assert torch.get_num_threads() == 2
 
 

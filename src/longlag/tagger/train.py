@@ -115,7 +115,7 @@ def train_tagger(
         if folders.finished(folder):
             watch.note(f"{folder} is finished: nothing to resume")
             return Tagger.load(folder)
-    with reproducible(), few_threads(settings.hidden):
+    with reproducible(), few_threads(4 * settings.hidden):  # the gates of a layer: 4 H columns
         torch.manual_seed(settings.seed)
         resumed, tagger = tagger is not None, tagger or new_tagger(sentences, settings)
         batch = settings.batch or usual_batch(len(sentences))
