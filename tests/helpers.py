@@ -197,9 +197,9 @@ def whole(state: Iterable[Tensor]) -> Any:
     return state[0] if len(state) == 1 else state
 
 
-def batch_axis(layer: ll.Layer) -> int:
-    """Where a state keeps its sequences: stacks count layers first."""
-    return layer.state_spec.batch_axis
+def batch_axis(layer: nn.Module) -> int:
+    """Where a state keeps its sequences."""
+    return layer.state_spec.batch_axis if isinstance(layer, ll.Layer) else 1  # torch's own count layers first
 
 
 def owner(layer: nn.Module) -> str:
