@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 import longlag as ll
-from longlag.learn import BPTT, RTRL, LocalForward, SnAp, TruncatedBPTT, TruncatedRTRL
+from longlag.learn import BPTT, RFLO, RTRL, UORO, LocalForward, SnAp, TruncatedBPTT, TruncatedRTRL
 
-RULES = [RTRL(), SnAp(1), BPTT(), TruncatedBPTT(3), TruncatedRTRL(), LocalForward(), LocalForward(cross=True)]
+RULES = [RTRL(), SnAp(1), RFLO(), BPTT(), TruncatedBPTT(3), TruncatedRTRL(), LocalForward(), LocalForward(cross=True)]
 NAMES = ["lstm", "gru x2", "local_net", "user_oscillator x2", "local_network", "lstm97", "jordan_hidden", "echo"]
 PAIRS = [(rule, name) for rule in RULES for name in NAMES if serves(rule, make(name))]
 pairs = pytest.mark.parametrize(("rule", "name"), PAIRS, ids=lambda value: str(value))
@@ -184,7 +184,7 @@ def test_nothing_is_made_on_another_device(name):
     layer = MAKERS[name]().to("meta")
     x, active = torch.zeros(2, layer.input_size, dtype=torch.float64, device="meta"), torch.tensor([True, False])
     masks = {"active": active.to("meta"), "reset": active.to("meta")}
-    for rule in RULES:
+    for rule in (*RULES, UORO()):
         if serves(rule, layer):
             state, trace = None, rule.start(layer, 2)
             for given in ({}, masks, {}):
