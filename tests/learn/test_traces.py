@@ -122,7 +122,12 @@ def test_any_parametrisation_of_any_weight():
         def forward(self, value):
             return self.scale * value
 
-    for name, weight in (("lstm x2", "weight_hh_l1"), ("local_net", "weight_ih_l0"), ("lstm97", "weight_ig")):
+    for name, weight in (
+        ("lstm x2", "weight_hh_l1"),
+        ("local_net", "weight_ih_l0"),
+        ("lstm97", "weight_ig"),
+        ("jordan", "weight_fb"),
+    ):
         layer = make(name)
         nn.utils.parametrize.register_parametrization(layer, weight, Scaled())
         if name == "lstm x2":

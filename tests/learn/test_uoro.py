@@ -17,7 +17,7 @@ def test_the_mean_over_all_signs_is_the_exact_gradient(make_layer, monkeypatch):
     torch.manual_seed(0)
     layer = make_layer(2, 2 if make_layer is ll.Elman else 1, dtype=torch.float64)
     n, x, dy = 2, randn(3, 1, 2), randn(1, layer.hidden_size, seed=1)
-    exact, total, drawn = last_gradient(RTRL(), layer, x, dy), {}, iter(())
+    exact, total, one, drawn = last_gradient(RTRL(), layer, x, dy), {}, {}, iter(())
     monkeypatch.setattr(_rank_one, "signs", lambda seed, like: next(drawn).expand(1, n))
     every = [torch.tensor(s, dtype=torch.float64) for s in itertools.product((-1.0, 1.0), repeat=n)]
     for first, second in itertools.product(every, every):
