@@ -236,9 +236,9 @@ class Cell:
                 raise ValueError(f"cell {self.name}: {role} {name!r} is not an argument of the function")
 
     def _check_used(self, sources: list[sympy.Expr]) -> None:
-        used = set().union(*(expression.free_symbols for expression in (*self.expressions, *sources)))
+        used, read = (set().union(*(e.free_symbols for e in each)) for each in (self.expressions, sources))
         for name in self.inputs:
-            if _derive.symbol(name) not in used:
+            if _derive.symbol(name) not in (used if name == "y" else used | read):
                 raise ValueError(f"cell {self.name}: {self.declaration.role(name)} {name!r} is not used by its equations")
 
     def _names_gate(self, expression: sympy.Expr) -> list[str]:

@@ -62,7 +62,7 @@ class Declaration:
 
     def check(self) -> None:
         """Refuse names that are taken or declared twice, and gates that read nothing."""
-        names = [name for names in self.roles.values() for name in names]
+        names = [*self.roles["gate"], *self.states, *self.per_step, *self.params]
         if not self.gates:
             raise ValueError(f"{self.owner}: gates must name at least one net input, got none")
         for name in names:
