@@ -8,7 +8,23 @@ import sympy
 import torch
 
 from longlag import cells
-from longlag.cells import abs, cell, erf, exp, gelu, log, maximum, relu, sigmoid, sin, softplus, spike, sqrt, tanh, where
+from longlag.cells import (
+    abs,
+    cell,
+    erf,
+    exp,
+    gelu,
+    log,
+    maximum,
+    relu,
+    sigmoid,
+    sin,
+    softplus,
+    spike,
+    sqrt,
+    tanh,
+    where,
+)
 
 LANGUAGE = (
     "sigmoid, tanh, relu, exp, log, sqrt, softplus, abs, maximum, minimum, sin, cos, erf, gelu, silu, where, spike, "

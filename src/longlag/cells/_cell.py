@@ -239,7 +239,9 @@ class Cell:
         used, read = (set().union(*(e.free_symbols for e in each)) for each in (self.expressions, sources))
         for name in self.inputs:
             if _derive.symbol(name) not in (used if name == "y" else used | read):
-                raise ValueError(f"cell {self.name}: {self.declaration.role(name)} {name!r} is not used by its equations")
+                raise ValueError(
+                    f"cell {self.name}: {self.declaration.role(name)} {name!r} is not used by its equations"
+                )
 
     def _names_gate(self, expression: sympy.Expr) -> list[str]:
         return [gate for gate in self.gates if _derive.symbol(gate) in expression.free_symbols]

@@ -68,8 +68,7 @@ class Declaration:
         for name in names:
             if not re.fullmatch(r"[a-zA-Z]\w*", name) or name == "y" or re.match(r"d_|D_|.*_new$", name):
                 raise ValueError(
-                    f"{self.owner}: {name!r} cannot name an argument "
-                    "(a Python name, not 'y', 'd_…', 'D_…' or '…_new')"
+                    f"{self.owner}: {name!r} cannot name an argument (a Python name, not 'y', 'd_…', 'D_…' or '…_new')"
                 )
             if name in LANGUAGE or name in COMPOSED:
                 raise ValueError(f"{self.owner}: {name!r} is a function's name and cannot name an argument")

@@ -205,7 +205,7 @@ SURROGATES: Mapping[str, Callable[[Any, float], Any]] = {
     "sigmoid": lambda v, w: sigmoid(v / w) * (1 - sigmoid(v / w)) / w,
     "fast_sigmoid": lambda v, w: 1 / (1 + abs(v) / w) ** 2,
     "triangle": lambda v, w: relu(1 - abs(v) / w) / w,
-    "rectangle": lambda v, w: where(abs(v) < w / 2, 1 / w, 0.0),
+    "rectangle": lambda v, w: where(abs(v) < w / 2, 1 / w + 0 * v, 0 * v),
     "gaussian": lambda v, w: exp(-((v / w) ** 2) / 2) / (w * math.sqrt(2 * math.pi)),
 }
 

@@ -64,11 +64,12 @@ def sqrt(typing, x):
 
 @intrinsic
 def sign(typing, x):
-    """The derivative of \\|x|: −1, 0 or 1."""
+    """The derivative of \\|x|: −1, 0 or 1; NaN stays."""
 
     def emit(builder: Any, zero: Any, x: Any) -> Any:
         positive = builder.select(builder.fcmp_ordered(">", x, zero), _constant(builder, x.type, 1.0), zero)
-        return builder.select(builder.fcmp_ordered("<", x, zero), _constant(builder, x.type, -1.0), positive)
+        value = builder.select(builder.fcmp_ordered("<", x, zero), _constant(builder, x.type, -1.0), positive)
+        return _or_nan(builder, value, x)
 
     return x(x), _emitted(emit)
 
