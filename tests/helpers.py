@@ -67,16 +67,14 @@ def user_spikes(a, v, w, y, beta, theta):
     return cells.spike(v - theta - 0.1 * w, "atan"), v, w
 
 
+USERS = (user_everything, user_gated, user_oscillator, user_apart, user_delay, user_language, user_spikes)
 SQUASHES = ("4s-2", "2s-1", "logistic", "tanh", "identity")
 NAMED = ["elman", "elman_relu", "rnn97", "lstm", "gru", "leaky", "static", "net_feedback", "activation_feedback"]
 CELLS: dict[str, cells.Cell] = {
     **{name: getattr(cells, name) for name in NAMED},
     **{f"memory_cell {g} {h}": cells.memory_cell(g, h) for g, h in zip(SQUASHES, SQUASHES[1:] + SQUASHES[:1])},
     "memory_cell open": cells.memory_cell(output_gate=False),
-    **{
-        c.name: c
-        for c in (user_everything, user_gated, user_oscillator, user_apart, user_delay, user_language, user_spikes)
-    },
+    **{c.name: c for c in USERS},
 }
 
 # ------------------------------------------------------------------------------------------------ layers

@@ -8,23 +8,7 @@ import sympy
 import torch
 
 from longlag import cells
-from longlag.cells import (
-    abs,
-    cell,
-    erf,
-    exp,
-    gelu,
-    log,
-    maximum,
-    relu,
-    sigmoid,
-    sin,
-    softplus,
-    spike,
-    sqrt,
-    tanh,
-    where,
-)
+from longlag.cells import cell, exp, maximum, relu, sigmoid, spike, tanh, where
 
 LANGUAGE = (
     "sigmoid, tanh, relu, exp, log, sqrt, softplus, abs, maximum, minimum, sin, cos, erf, gelu, silu, where, spike, "
@@ -101,8 +85,11 @@ def test_what_is_outside_the_language(equations, culprit, on, hint):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"surrogate": "arctan"}, "surrogate must be one of 'atan', 'sigmoid', 'fast_sigmoid', 'triangle', 'rectangle', "
-         "'gaussian', got 'arctan'"),
+        (
+            {"surrogate": "arctan"},
+            "surrogate must be one of 'atan', 'sigmoid', 'fast_sigmoid', 'triangle', 'rectangle', 'gaussian', "
+            "got 'arctan'",
+        ),
         ({"width": 0}, "width must be a positive number, got 0"),
         ({"width": math.inf}, "width must be a positive number, got inf"),
     ],
@@ -235,10 +222,10 @@ def test_the_number_of_returned_values(equations, states, wanted, got):
 def test_the_whole_language_is_accepted():
     made = cell(gates="a")(lambda a: relu(a) ** 2.5 / (1 + exp(-a)) - 3 * sigmoid(a) ** -1 + tanh(+a) ** (1 / 3))
     assert made.inputs == ("a",)
-    made = cell(gates="a")(lambda a: where(a > 0, gelu(a), log(sqrt(2))) * maximum(a, erf(a)) + abs(sin(softplus(a))))
+    made = cell(gates="a")(lambda a: where(a > 0, cells.gelu(a), cells.log(2)) * maximum(a, cells.erf(a)))
     assert made.inputs == ("a",)
 
 
 def test_every_public_function_is_exported():
-    assert {name for name in LANGUAGE.split(", ")[:-1]} < set(dir(cells))
+    assert set(LANGUAGE.split(", ")[:-1]) < set(dir(cells))
     assert all(callable(getattr(cells, name)) for name in LANGUAGE.split(", ")[:-1])

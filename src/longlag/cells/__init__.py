@@ -10,26 +10,9 @@ from longlag.cells._cell import Cell as Cell
 from longlag.cells._cell import Partials as Partials
 from longlag.cells._cell import cell as cell
 from longlag.cells._cell import register_printer as register_printer
+from longlag.cells._functions import *  # noqa: F403
 from longlag.cells._known import find as find
 from longlag.cells._language import PUBLIC
-from longlag.cells._language import abs as abs
-from longlag.cells._language import cos as cos
-from longlag.cells._language import detach as detach
-from longlag.cells._language import erf as erf
-from longlag.cells._language import exp as exp
-from longlag.cells._language import gelu as gelu
-from longlag.cells._language import log as log
-from longlag.cells._language import maximum as maximum
-from longlag.cells._language import minimum as minimum
-from longlag.cells._language import relu as relu
-from longlag.cells._language import sigmoid as sigmoid
-from longlag.cells._language import silu as silu
-from longlag.cells._language import sin as sin
-from longlag.cells._language import softplus as softplus
-from longlag.cells._language import spike as spike
-from longlag.cells._language import sqrt as sqrt
-from longlag.cells._language import tanh as tanh
-from longlag.cells._language import where as where
 from longlag.cells._printer import Printer as Printer
 
 if TYPE_CHECKING:

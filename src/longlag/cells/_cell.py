@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from longlag.cells import _derive, _known
 from longlag.cells._assignments import Assignments
 from longlag.cells._declaration import Declaration, Names, declared
-from longlag.cells._language import surrogates
+from longlag.cells._functions import surrogates
 from longlag.cells._trace import source, trace
 
 if TYPE_CHECKING:

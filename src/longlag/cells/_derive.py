@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from longlag.cells._assignments import Assignments
-from longlag.cells._language import LANGUAGE, guarded, without_marks
+from longlag.cells._language import LANGUAGE
 from longlag.cells._printer import TORCH
+from longlag.cells._rewrite import guarded, without_marks
 
 if TYPE_CHECKING:
     import sympy
@@ -67,9 +68,7 @@ def derive(cell: Cell, which: str, rows: tuple[str, ...] | None = None, guard: b
     return Assignments.of(which, cell.name, form[0], {name: finish(e) for name, e in form[1].items()}, form[2])
 
 
-def _derived(
-    cell: Cell, which: str, rows: tuple[str, ...] | None
-) -> tuple[list[str], dict[str, sympy.Expr], list[str]]:
+def _derived(cell: Cell, which: str, rows: tuple[str, ...] | None) -> tuple[list[str], dict[str, Any], list[str]]:
     """Inputs, expressions and outputs of a form."""
     inputs, new_states = list(cell.inputs), dict(zip(cell.new_states, cell.expressions[1:]))
     new, incoming = ["y_new", *cell.new_states], [f"d_{o}" for o in cell.outputs]

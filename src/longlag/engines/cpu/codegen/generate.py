@@ -64,8 +64,8 @@ def source(cell: Cell, dtype: str, norm: bool) -> str:
     """The generated module."""
     functions = [f"\n\n@njit(**INLINE)\n{NUMBA.function(form)}" for form in (unit(cell, norm), unit_back(cell, norm))]
     called, imports = set(re.findall(r"\w+(?=\()", "".join(functions))), ""
-    for module, names in FUNCTIONS.items():
-        if used := ", ".join(name for name in names if name in called):
+    for module, known in FUNCTIONS.items():
+        if used := ", ".join(name for name in known if name in called):
             imports += f"from longlag.engines.cpu.simd.{module} import {used}\n"
     head = HEAD.format(name=cell.name, dtype=dtype, norm=" with layer norm" if norm else "", imports=imports)
     return head + "".join(functions)
