@@ -13,6 +13,7 @@ from longlag.cells._cell import register_printer as register_printer
 from longlag.cells._functions import *  # noqa: F403
 from longlag.cells._known import find as find
 from longlag.cells._language import PUBLIC
+from longlag.cells._local import diagonal as diagonal
 from longlag.cells._printer import Printer as Printer
 
 if TYPE_CHECKING:
@@ -52,5 +53,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    public = ["Assignments", "Cell", "Partials", "Printer", "cell", "find", "register_printer"]
+    public = ["Assignments", "Cell", "Partials", "Printer", "cell", "diagonal", "find", "register_printer"]
     return sorted([*public, *PUBLIC, *_HOME])
