@@ -99,7 +99,9 @@ class Compiled:
         links = list(self._links(trace.values, stream))  # the pairs must live as long as the transfer
         stream.transfer([stream.sample_job(tensor, pairs) for tensor, pairs in links], out=True)
         shape = (stream.batch, self.described.network.width)
-        learner.restore_stream(learner.layer.state_spec.whole(parts), Trace(trace.method, stream.batch, trace.values, shape))
+        learner.restore_stream(
+            learner.layer.state_spec.whole(parts), Trace(trace.method, stream.batch, trace.values, shape)
+        )
         if stream.table[words.pending]:
             for weight, group in zip(self.described.weights, self.groups):
                 if group is not None:

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from longlag.engines.cpu.cache import machine
-from longlag.engines.cpu.realtime import words as at
 from longlag.engines.cpu.realtime import hyper
-from longlag.engines.cpu.realtime.layout import BYTES, Layout
+from longlag.engines.cpu.realtime import words as at
+from longlag.engines.cpu.realtime.layout import Layout
 from longlag.engines.cpu.realtime.network import Network
 
 HERE = Path(__file__).parent
