@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from longlag.cells import Cell
-from longlag.engines import reference
+from longlag.engines import _exporting, _onnx, reference
 from longlag.engines._arguments import Weights
 from longlag.engines._choose import choose
 
@@ -43,6 +43,8 @@ def run(
         if results is not None:
             return results
         choose(request, x, *w.tensors(), *state, mask)  # raises with the reason if the CPU engine was requested by name
+    if _exporting.to_onnx() and _onnx.same(cell, x, w, mask, reset):
+        return _onnx.run(cell, x, w, state, lengths, reverse)
     return reference.run_weights(cell, x, w, state, mask=mask, lengths=lengths, reset=reset, reverse=reverse)
 
 
