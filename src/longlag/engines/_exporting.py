@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 Parts = tuple[Tensor, ...]
 Step = Callable[["int | Tensor", Parts, "Tensor | None", Parts], tuple[Tensor, Parts]]
@@ -17,6 +16,11 @@ Step = Callable[["int | Tensor", Parts, "Tensor | None", Parts], tuple[Tensor, P
 def to_onnx() -> bool:
     """Whether ``torch.onnx.export`` is running: ONNX knows no operator of longlag's."""
     return torch.compiler.is_exporting() and torch.onnx.is_in_onnx_export()
+
+
+def many(inputs: Parts) -> bool:
+    """Whether the number of steps is free, or more than one."""
+    return type(inputs[0].shape[0]) is not int or inputs[0].shape[0] > 1
 
 
 class _Captured(TorchFunctionMode):
@@ -32,16 +36,29 @@ class _Captured(TorchFunctionMode):
         self.replaced = replaced or {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = pytree.tree_map(self._replace, (args, kwargs or {}))
-        result = func(*args, **kwargs)
-        self.inside |= {id(value): value for value in pytree.tree_leaves(result) if isinstance(value, Tensor)}
-        return result
+        args, kwargs = _mapped(self._replace, (args, kwargs or {}))
+        return _mapped(self._remember, func(*args, **kwargs))
 
-    def _replace(self, value: Any) -> Any:
-        if isinstance(value, Tensor) and id(value) not in self.inside:
+    def _remember(self, value: Tensor) -> Tensor:
+        self.inside[id(value)] = value
+        return value
+
+    def _replace(self, value: Tensor) -> Tensor:
+        if id(value) not in self.inside:
             self.found[id(value)] = value
             return self.replaced.get(id(value), value)
         return value
+
+
+def _mapped(function: Callable[[Tensor], Tensor], values: Any) -> Any:
+    """Nested lists, tuples and dicts with a function applied to every tensor."""
+    if isinstance(values, Tensor):
+        return function(values)
+    if isinstance(values, dict):
+        return {key: _mapped(function, value) for key, value in values.items()}
+    if type(values) in (list, tuple):  # not torch.Size and named tuples
+        return type(values)(_mapped(function, value) for value in values)
+    return values
 
 
 def loop(one: Step, inputs: Parts, reset: Tensor | None, state: Parts, reverse: bool) -> tuple[Tensor, Parts]:

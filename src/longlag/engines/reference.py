@@ -56,7 +56,7 @@ def scan(
             after = tuple(_where(active, new, old) for new, old in zip(after, state))
         return y, after
 
-    if torch.compiler.is_exporting():  # one operator for all steps, so that the number of steps stays free
+    if torch.compiler.is_exporting() and _exporting.many(inputs):  # one operator: the number of steps stays free
         return _exporting.loop(one, inputs, reset, state, reverse)
     slices = list(zip(*(x.unbind(0) for x in inputs)))
     outputs: list[Tensor | None] = [None] * len(slices)
