@@ -27,7 +27,13 @@ LEFT["structured"] = LEFT["learn"] - {"learn"}
 LEFT["tagger"] = LEFT["lab"] | {"structured"}
 LEFT["flow"] = LEFT["lab"]
 LEFT["export"] = LEFT["lab"] | {"structured"}  # exports layers, learners that learn on, and the decoding of a CRF
-LEFT["cli"] |= {"structured", "tagger", "flow", "export", ""}  # "": the package itself, all of which stands before the commands
+LEFT["cli"] |= {
+    "structured",
+    "tagger",
+    "flow",
+    "export",
+    "",
+}  # "": the package itself, which stands before the commands
 EVERYWHERE = {"files"}  # modules of the package itself that import nothing of ours: any room may use them
 
 

@@ -44,7 +44,9 @@ def export(
         if target.suffix not in writers:
             raise ValueError(f"export: {target} must end in {', '.join(KINDS)}")
         largest = writers[target.suffix](_loaded(model, weights), target, force=force)
-        typer.echo(f"{target}: {target.stat().st_size} bytes, largest difference from the reference engine {largest:.1e}")
+        typer.echo(
+            f"{target}: {target.stat().st_size} bytes, largest difference from the reference engine {largest:.1e}"
+        )
 
 
 def _loaded(name: str, weights: Path | None) -> Any:
@@ -54,7 +56,9 @@ def _loaded(name: str, weights: Path | None) -> Any:
 
     module, _, attribute = name.partition(":")
     if not attribute:
-        hint = "; a file of weights does not hold the network: give its code as module:object, and the file by --weights"
+        hint = (
+            "; a file of weights does not hold the network: give its code as module:object, and the file by --weights"
+        )
         raise ValueError(f"export: MODEL must be module:object, got {name}{hint if Path(name).exists() else ''}")
     sys.path.insert(0, str(Path.cwd()))
     try:

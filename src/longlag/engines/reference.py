@@ -104,6 +104,7 @@ def run(
     Returns:
         outputs (T, B, H) and the final state, like ``state``.
     """
+
     def one(nets: State, before: State) -> tuple[Tensor, State]:
         return step(cell, nets[0], U, before, params, bias=bias, norm=norm, mask=mask)
 

@@ -48,7 +48,9 @@ class Network(Subject):
         super().__init__()
         check_dtype(layer.class_name, layer.dtype)
         if layer.draws:
-            raise ExportError(f"export: {layer.class_name} must not draw random numbers; use feedback='soft' or 'argmax'")
+            raise ExportError(
+                f"export: {layer.class_name} must not draw random numbers; use feedback='soft' or 'argmax'"
+            )
         self.layer = portable(layer)
         self.readout = None if readout is None else portable(readout)
         self.spec, self.dtype, self.batch_first = layer.state_spec, layer.dtype, layer.batch_first
@@ -146,8 +148,8 @@ def parts_of(model: Any) -> tuple[Layer, nn.Module | None]:
     if isinstance(model, Layer):
         return model, None
     raise ExportError(
-        f"export: model must be a layer of longlag, a learn.Online or a CRF, got {type(model).__name__}; a larger model "
-        "that contains layers of longlag goes through torch.onnx.export or torch.export.export itself"
+        f"export: model must be a layer of longlag, a learn.Online or a CRF, got {type(model).__name__}; a larger "
+        "model that contains layers of longlag goes through torch.onnx.export or torch.export.export itself"
     )
 
 
