@@ -89,5 +89,8 @@ def loop(one: Step, inputs: Parts, reset: Tensor | None, state: Parts, reverse: 
 
     if reverse:
         over = tuple(value.flip(0) for value in over)
-    *final, y = torch.ops.higher_order.scan(body, list(carried), list(over), tuple(captured.found.values()))
+    given = (carried, over, tuple(captured.found.values()))
+    if to_onnx():  # without gradients: torch cannot decompose the operator's backward pass for free sizes
+        given = _mapped(torch.Tensor.detach, given)
+    *final, y = torch.ops.higher_order.scan(body, list(given[0]), list(given[1]), given[2])
     return y.flip(0) if reverse else y, tuple(final) if state else ()
