@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -76,9 +77,9 @@ class EchoState(Layer):
         for name, value in {"leak": leak, "density": density}.items():
             if not 0 < value <= 1:
                 raise ValueError(f"EchoState: {name} must be in (0, 1], got {value!r}")
-        lower_bounded = {"spectral_radius": spectral_radius, "ridge": ridge, "jacobian_radius": jacobian_radius or 0.0}
-        for name, value in lower_bounded.items():
-            if not value >= 0:
+        not_negative = {"spectral_radius": spectral_radius, "jacobian_radius": jacobian_radius, "ridge": ridge}
+        for name, value in not_negative.items():
+            if value is not None and not value >= 0:
                 raise ValueError(f"EchoState: {name} must not be negative, got {value!r}")
         engines.check_for_cells("EchoState", engine)
         self.input_size = validation.positive("EchoState", "input_size", input_size)
@@ -128,10 +129,8 @@ class EchoState(Layer):
         self.reservoir.nonzeros = int(torch.count_nonzero(U))  # the engine reads only these
         self._xx.zero_()
         self._xd.zero_()
-        wanted = self._arguments["jacobian_radius"]
-        if wanted is not None:
-            noise = uniform(PROBE, 1, self.input_size).to(self.any_weight)
-            self.scale(noise.transpose(0, 1) if self.batch_first else noise, wanted)
+        if (wanted := self._arguments["jacobian_radius"]) is not None:
+            self.scale(uniform(PROBE, self.input_size).to(self.any_weight), wanted)
 
     @torch.no_grad()
     def scale(self, x: Tensor, jacobian_radius: float) -> EchoState:
@@ -262,19 +261,16 @@ class EchoState(Layer):
         h, _ = self.reservoir(s.x)
         past = torch.cat([h.new_zeros(1, *h.shape[1:]), h[:-1]])
         slope = 1 - ((h - (1 - self.leak) * past) / self.leak) ** 2
-        eye = torch.eye(self.hidden_size, dtype=h.dtype, device=h.device)
-        U, radii = self.reservoir.get_parameter("weight_hh_l0"), []
-        for diagonal in slope.flatten(0, 1):
-            J = (1 - self.leak) * eye + self.leak * diagonal.unsqueeze(-1) * U  # [ESN 4 J]
-            radii.append(spectral_radius(J.double().cpu()))
-        return sum(radii) / len(radii)
+        U = self.reservoir.get_parameter("weight_hh_l0")
+        own = (1 - self.leak) * torch.eye(self.hidden_size, dtype=h.dtype, device=h.device)
+        J = (own + self.leak * diagonal.unsqueeze(-1) * U for diagonal in slope.flatten(0, 1))  # [ESN 4 J]
+        return float(np.mean([spectral_radius(step.double().cpu()) for step in J]))
 
     @property
     def state_spec(self) -> StateSpec:
         return self.reservoir.state_spec
 
     def gain_bound(self) -> tuple[float, str] | None:
-        """The bound of the reservoir."""
         return self.reservoir.gain_bound()
 
     def engine_for(self, x: Tensor) -> str:
