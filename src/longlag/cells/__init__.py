@@ -15,6 +15,7 @@ from longlag.cells._known import find as find
 from longlag.cells._language import PUBLIC
 from longlag.cells._local import diagonal as diagonal
 from longlag.cells._printer import Printer as Printer
+from longlag.cells._rewrite import without_marks as without_marks
 
 if TYPE_CHECKING:
     from longlag.cells.elman import elman as elman
@@ -54,4 +55,5 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     public = ["Assignments", "Cell", "Partials", "Printer", "cell", "diagonal", "find", "register_printer"]
+    public += ["without_marks"]
     return sorted([*public, *PUBLIC, *_HOME])
