@@ -20,7 +20,7 @@ def refuses(text: str, error: type[Exception] = ValueError):
 
 
 def learner(
-    rule=None, layer=None, readout=True, optimizer=torch.optim.SGD, loss=squared_error, lr=0.1, **options
+    rule=None, layer=None, readout=True, optimizer: Any = torch.optim.SGD, loss=squared_error, lr=0.1, **options
 ) -> Any:
     torch.manual_seed(0)
     layer = layer or ll.LSTM(3, 4, **DEFAULTS)

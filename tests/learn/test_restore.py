@@ -45,6 +45,8 @@ def test_every_layer_comes_back_as_it_was_made(name, tmp_path):
         x = randn(2, 3, seed=seed)
         target = torch.ones(2, *twin.trace.shape[1:], dtype=torch.float64)
         assert torch.equal(twin.step(x, target), online.step(x, target))
+    assert twin.state is not None
+    assert online.state is not None
     assert all(torch.equal(a, b) for a, b in zip(parts(twin.state), parts(online.state)))
 
 
