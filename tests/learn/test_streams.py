@@ -9,7 +9,7 @@ from river.drift import ADWIN, PageHinkley
 from torch import nn
 
 import longlag as ll
-from longlag.learn import LocalForward, Online, cross_entropy, squared_error
+from longlag.learn import LocalForward, Online, TruncatedRTRL, cross_entropy, squared_error
 
 
 def test_numpy_arrays_are_converted_to_the_types_of_the_layer():
@@ -50,6 +50,42 @@ def test_arrays_are_copied_and_other_things_refused():
         online.step(np.ones((2, 3)) + 1j)
     with pytest.raises(ValueError, match="Online: x_t at step 2 must be finite"):
         online.step(x)
+
+
+@pytest.mark.parametrize("engine", ["cpu", "python"])
+def test_chunks_of_arrays(engine):
+    """The same numbers as from tensors; symbols and classes stay integers."""
+    made = []
+    for _ in range(2):
+        online = learner(rule=TruncatedRTRL(), loss=cross_entropy)
+        online.plan(engine)
+        made.append(online)
+    x, classes = np.array([[0, 2], [1, 1], [2, 0], [0, 0]], dtype=np.int32), np.array([[0, 1], [1, 1], [0, 0], [1, 0]])
+    ours = made[0].run(x, classes, reset=np.array([[False, t == 2] for t in range(4)]))
+    marks = torch.tensor([[False, t == 2] for t in range(4)])
+    same(ours, made[1].run(torch.from_numpy(x).long(), torch.from_numpy(classes), reset=marks), engine, 0.0)
+    floats = randn(4, 2, 3).float()
+    same(made[0].run(floats.numpy()), made[1].run(floats.double()), engine, 0.0)
+
+
+@pytest.mark.parametrize("engine", ["cpu", "python"])
+def test_a_detector_sees_the_losses_of_chunks(engine):
+    """Scored steps only, in order, with their numbers."""
+    x, d = stream(10, 1)
+    d[6] *= 9
+    online = learner(rule=TruncatedRTRL(), detector=(detector := Threshold()), lr=0.0)
+    online.plan(engine)
+    scored = torch.tensor([t != 3 for t in range(10)])
+    online.run(x, 0.1 * d[scored], scored=scored)
+    assert detector.seen == online.losses[scored].tolist()
+    before = [t for t, loss in enumerate(online.losses.tolist()) if loss > 3]
+    online.run(x, d[scored], scored=scored)
+    expected = [10 + t for t, loss in enumerate(online.losses.tolist()) if loss > 3]
+    assert online.drifts == before + expected
+    assert 16 in expected
+    assert online.drift_detected
+    online.run(x)
+    assert not online.drift_detected
 
 
 class Threshold:
@@ -93,8 +129,8 @@ def test_the_detectors_of_river_see_a_rule_change(detector):
     optimizer = torch.optim.Adam([*layer.parameters(), *head.parameters()], lr=0.003)
     online = Online(layer, head, squared_error, LocalForward(), optimizer, detector=detector)
     x = torch.sin(torch.arange(1601, dtype=torch.float64) / 5).view(-1, 1)
-    for t in range(1600):
-        online.step(x[t], x[t + 1] if t < 1000 else -x[t + 1])
+    online.run(x[:-1], torch.cat([x[1:1001], -x[1001:]]))
+    assert (online.engine_for()[0], online.steps, online.drift_detected) == ("cpu", 1600, True)
     assert online.drifts
     falls = [step for step in online.drifts if step < 1000]
     assert all(step < 500 for step in falls)  # ADWIN reports improvement, too

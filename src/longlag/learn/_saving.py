@@ -67,7 +67,7 @@ def _made_of(learner: Online) -> dict[str, Any]:
 
 
 def _content(learner: Online) -> dict[str, Any]:
-    trace = learner.trace
+    trace = learner.trace  # brings the numbers of the compiled engine into the modules
     return {
         "layer": dict(learner.layer.state_dict()),
         "readout": None if learner.readout is None else dict(learner.readout.state_dict()),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,16 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from longlag.layers import Layer, State, validation
+from longlag.layers import Layer, validation
 from longlag.learn import _saving
-from longlag.learn._rule import Rule, Trace
+from longlag.learn._rule import Rule
 from longlag.learn._state import from_numpy, mapped
+from longlag.learn._streaming import HORIZON, Streaming, warn_skipped
 
 SKIPS = 10  # skipped updates in a row that cause a warning
-HORIZON = 100  # time constant of the running loss, in scored steps
 
 
-class Online:
+class Online(Streaming):
     """Learns from a stream, one step at a time, without storing the past.
 
     At every step the layer and the rule's trace advance. If there is a target, the loss of the read-out's output gives
@@ -46,7 +45,7 @@ class Online:
         steps, updates: their numbers; skipped: number of updates skipped because a gradient was not finite.
         loss_now: the loss of the last scored step; running_loss: its exponential mean over some 100 scored steps.
         gradient_norm: ν of the last update, before clipping.
-        drift_detected: whether the detector signalled at the last scored step; drifts: the steps at which it did.
+        drift_detected: whether the detector signalled in the last `step` or `run`; drifts: all steps at which it did.
 
     >>> import torch, longlag as ll
     >>> layer, readout = ll.LocalFeedback(1, 8), torch.nn.Linear(8, 1)
@@ -88,8 +87,8 @@ class Online:
         self.steps = self.updates = self.skipped = self._scored = 0
         self._skipped_in_a_row = 0
         self.loss_now, self.running_loss, self.gradient_norm = math.nan, math.nan, math.nan
-        self.state: State | None = None
-        self.trace: Trace = rule.start(layer, 1)  # raises for an unsupported layer; replaced at the first step
+        self._begin()
+        self.trace = rule.start(layer, 1)  # raises for an unsupported layer; replaced at the first step
         self._errors: list[Tensor | None] = []  # of the steps not yet back-propagated, for rules that take several
         self._parameters = dict(layer.named_parameters())
         self._read = [] if readout is None else [p for p in readout.parameters() if p.requires_grad]
@@ -121,9 +120,23 @@ class Online:
         x_t, target, mask, active, reset, teacher = given
         if not isinstance(x_t, Tensor):
             raise TypeError(f"Online: x_t at step {self.steps} must be a tensor or array, got {type(x_t).__name__}")
-        single = x_t.dim() == 1
+        self.drift_detected, single = False, x_t.dim() == 1
         if single:
             x_t, target, mask, active, reset, teacher = mapped(lambda value: value.unsqueeze(0), given)
+        output = self._step(x_t, target, mask, active=active, reset=reset, teacher=teacher)
+        return output.squeeze(0) if single else output
+
+    def _step(
+        self,
+        x_t: Tensor,
+        target: Tensor | None,
+        mask: Tensor | None,
+        *,
+        active: Tensor | None = None,
+        reset: Tensor | None = None,
+        teacher: Tensor | None = None,
+        update: bool | None = None,
+    ) -> Tensor:
         read = x_t if active is None else x_t[active]
         if not (math.isfinite(read.sum()) or bool(torch.isfinite(read).all())):  # a sum of large numbers may overflow
             raise ValueError(f"Online: x_t at step {self.steps} must be finite, got NaN or infinity")
@@ -138,9 +151,9 @@ class Online:
         output = self._learn(y, target, mask)
         if len(self._errors) == self.rule.window:
             self._collect()
-        if self.steps % self.every == 0:
+        if self.steps % self.every == 0 if update is None else update:
             self.update()
-        return output.squeeze(0) if single else output
+        return output
 
     def _check_state(self) -> None:
         """Refuse to learn from a layer that has diverged. No parameter was changed in this step."""
@@ -184,8 +197,8 @@ class Online:
         """Show the loss of a scored step to the detector of drift."""
         if self.detector is not None:
             self.detector.update(loss)
-            self.drift_detected = bool(self.detector.drift_detected)
-            if self.drift_detected:
+            if self.detector.drift_detected:
+                self.drift_detected = True
                 self.drifts.append(step)
 
     def _add_all(self, gradients: dict[str, Tensor]) -> None:
@@ -203,6 +216,7 @@ class Online:
 
         Call it at the end of a stream for the remaining steps. Without a scored step nothing happens.
         """
+        self._settle()
         self._collect()
         trained = [p for p in self._trained if p.grad is not None]
         if not trained:
@@ -211,7 +225,10 @@ class Online:
         norms = [torch.linalg.vector_norm(gradient) for gradient in grads]
         norm = self.gradient_norm = float(torch.linalg.vector_norm(torch.stack(norms)))  # [CLIP 5 ν]
         if not math.isfinite(norm):
-            self._skip()  # [CLIP 5 skip]
+            self.skipped += 1  # [CLIP 5 skip]
+            self._skipped_in_a_row += 1
+            if self._skipped_in_a_row == SKIPS:
+                warn_skipped(SKIPS)
         else:
             if self.clip is not None and norm > self.clip:
                 for p, gradient in zip(trained, grads):
@@ -221,17 +238,6 @@ class Online:
             self._skipped_in_a_row = 0
         for p in trained:
             p.grad = None
-
-    def _skip(self) -> None:
-        self.skipped += 1
-        self._skipped_in_a_row += 1
-        if self._skipped_in_a_row == SKIPS:
-            warnings.warn(
-                f"Online: the last {SKIPS} updates were skipped because their gradients were not finite; nothing is "
-                "being learned. A smaller learning rate or clip= may help",
-                RuntimeWarning,
-                stacklevel=4,
-            )
 
     # ------------------------------------------------------------------------------------------------------ file
     def save(self, path: str | Path) -> None:
