@@ -9,7 +9,7 @@ from learn.course import make
 from torch import nn
 
 import longlag as ll
-from longlag.learn import BPTT, RTRL, LocalForward, TruncatedBPTT, TruncatedRTRL
+from longlag.learn import BPTT, RTRL, LocalForward, SnAp, TruncatedBPTT, TruncatedRTRL
 
 
 def refuses(text: str, error: type[Exception] = ValueError):
@@ -49,7 +49,7 @@ def test_a_rule_names_the_layer_it_cannot_serve_and_what_can(rule, name, text):
         assert named.gradients(layer, trace, torch.ones_like(y))
 
 
-@pytest.mark.parametrize("rule", [RTRL(), BPTT(), TruncatedBPTT(2), TruncatedRTRL(), LocalForward()], ids=str)
+@pytest.mark.parametrize("rule", [RTRL(), SnAp(1), BPTT(), TruncatedBPTT(2), TruncatedRTRL(), LocalForward()], ids=str)
 def test_layers_that_cannot_go_step_by_step(rule):
     name = type(rule).__name__
     with refuses(f"{name}: LSTM is bidirectional and reads the future"):

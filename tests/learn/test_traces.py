@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 import longlag as ll
-from longlag.learn import BPTT, RTRL, LocalForward, TruncatedBPTT, TruncatedRTRL
+from longlag.learn import BPTT, RTRL, LocalForward, SnAp, TruncatedBPTT, TruncatedRTRL
 
-RULES = [RTRL(), BPTT(), TruncatedBPTT(3), TruncatedRTRL(), LocalForward(), LocalForward(cross=True)]
+RULES = [RTRL(), SnAp(1), BPTT(), TruncatedBPTT(3), TruncatedRTRL(), LocalForward(), LocalForward(cross=True)]
 NAMES = ["lstm", "gru x2", "local_net", "user_oscillator x2", "local_network", "lstm97", "jordan_hidden", "echo"]
 PAIRS = [(rule, name) for rule in RULES for name in NAMES if serves(rule, make(name))]
 pairs = pytest.mark.parametrize(("rule", "name"), PAIRS, ids=lambda value: str(value))

@@ -243,6 +243,9 @@ class EchoState(Layer):
         """The bound of the reservoir."""
         return self.reservoir.gain_bound()
 
+    def engine_for(self, x: Tensor) -> str:
+        return self.reservoir.engine_for(x)
+
     @property
     def any_weight(self) -> Tensor:
         return self.readout.weight
@@ -251,7 +254,7 @@ class EchoState(Layer):
         """[h(t); x(t)] (T, B, m + n) and the final state, in the caller's layout."""
         if state is not None:
             shape = (1, s.batch, self.hidden_size) if s.batched else (1, self.hidden_size)
-            (state,) = validation.state_parts("EchoState", state, ["h"], [shape], self.any_weight)
+            (state,) = validation.state_parts("EchoState", state, self.state_spec.names, [shape], self.any_weight)
             state = state if s.batched else state.unsqueeze(1)
         h, new = self.reservoir(s.x, state, lengths=s.lengths, reset=s.reset)  # [ESN 4 h]
         features = torch.cat([h, s.x], -1) if self.input_to_output else h

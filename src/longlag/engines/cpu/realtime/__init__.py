@@ -1,0 +1,1 @@
+"""Learning in real time, compiled."""
