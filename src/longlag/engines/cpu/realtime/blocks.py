@@ -1,28 +1,37 @@
-"""Memory of the rule "blocks": the layout of its arrays, as words that its kernels read. Loads no compiler.
+"""Memory of the rules "rtrl" and "bptt": where everything lies, as words that their kernels read. Loads no compiler.
 
-Letters: a layer of H units with P fed-back parts q, the output first; s (S = P·H) its state; V entries: its gates, then
-its params; w parameters. A sample keeps the last n ≤ N steps, and E = ∂s/∂θ as of the step before them, see `influence`.
+Letters: a group of H units with P fed-back parts q, the output first; s (S = P·H) its state; V entries: its gates, then
+its params. A sample keeps the last n ≤ N steps, and for "rtrl" E = ∂s/∂θ as of the step before them; see `influence`.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor
+
+from longlag.engines import _private
+from longlag.engines.cpu.cache import machine
 from longlag.engines.cpu.cache.machine import VECTOR_BYTES
-from longlag.engines.cpu.realtime.network import Group
+from longlag.engines.cpu.realtime.network import Group, Network
+from longlag.engines.cpu.realtime.words import Sizes
 
+RULES = ("rtrl", "bptt")
 # sizes: inputs I, units H, parts P, entries V, capacity N, padded S, padded H, length of a row of sources; of the
 # packed weights: tiles, sources D, ones, offsets of gates and params. carry: whether E is kept (1), or is always 0
 (inputs, units, parts, entries, capacity, state_row, unit_row, source_row) = range(8)
 (tiles, sources, ones, first_weight, first_param, carry) = range(8, 14)
-# offsets of arrays in a sample's memory, in numbers; the first are three words of 8 bytes, see `STEPS`
+# offsets of arrays in a sample's memory, in numbers, behind three words of 8 bytes, see `STEPS`
 (partials, folded, read, errors, E) = range(14, 19)
 # offsets of arrays in the memory shared by all samples
 (through, psi, left, strip, carried, rows, square) = range(19, 26)
 # addresses: of the kernels of `influence`, and of the shared memory
 (advance, collect, flush, shared) = range(26, 30)
-ENTRIES = 30  # from here on the entries, each with the words below
-# of which `position` is among the gates, or among the params
+ENTRIES = 30  # from here on the entries, each with the words below; `position` is among the gates, or among the params
 (first, width, reads_y, is_param, position, first_E, ENTRY) = range(7)
 STEPS, SCORED, CARRIED = range(3)  # steps in the block, steps up to the last with an error, whether E is not 0
 HEAD = 64  # bytes in front of a sample's arrays
@@ -36,24 +45,15 @@ class Layout(NamedTuple):
     shared: int
 
 
-def fed_back(group: Group) -> tuple[str, ...]:
-    """The parts of the state, the output first."""
-    return group.cell.fed_back
-
-
-def layout(
-    group: Group, I: int, D: int, offsets: tuple[int, int], capacity_: int, itemsize: int, carry_: bool
-) -> Layout:
+def layout(group: Group, I: int, itemsize: int, D: int = 0, offsets: tuple[int, int] = (0, 0)) -> Layout:
     """The layout of a group that reads x (I,) and its own last outputs.
 
     Args:
-        D: rows of sources in the packed weights; offsets: of its gates and params in them.
-        capacity_: N.
-        carry_: whether influence from before the block is kept (RTRL), or not (back-propagation through the block).
+        D: sources of a gate in the packed weights; offsets: of the group's gates and params there.
     """
-    cell, H, lanes = group.cell, group.units, VECTOR_BYTES // itemsize
+    cell, H, lanes, N, keeps = group.cell, group.units, VECTOR_BYTES // itemsize, group.window, group.rule == "rtrl"
     up = lambda n: -(-n // lanes) * lanes  # noqa: E731
-    P, V = len(fed_back(group)), len(cell.gates) + len(cell.params)
+    P, V = len(cell.fed_back), len(cell.gates) + len(cell.params)
     S, Hp = P * H, up(H)
     each, wide, size_E = [], 0, 0
     for name in (*cell.gates, *cell.params):
@@ -62,22 +62,64 @@ def layout(
         where = (cell.params if param else cell.gates).index(name)
         each += [begin, up(end - begin), int(y), int(param), where, size_E]
         wide = max(wide, up(end - begin))
-        size_E += H * up(end - begin) * S * carry_
+        size_E += H * up(end - begin) * S * keeps
     row = up(I + 1 + H + lanes)
-    of_sample = [capacity_ * P * (V + P) * Hp, capacity_ * P * Hp * Hp, capacity_ * row]
-    of_sample += [capacity_ * Hp, size_E]
-    squared = S * up(S)
-    common = [capacity_ * V * Hp, (capacity_ + 1) * squared * carry_, capacity_ * up(S), S * wide]
+    sample = [N * P * (V + P) * Hp, N * P * Hp * Hp, N * row, N * Hp, size_E]
+    common = [N * V * Hp, (N + 1) * S * up(S) * keeps, N * up(S) * keeps, S * wide * keeps]
     common += [2 * P * Hp, lanes * wide, lanes * lanes]
-    starts = [
-        [begin + sum(sizes[:k]) for k in range(len(sizes) + 1)]
-        for begin, sizes in ((HEAD // itemsize, of_sample), (0, common))
-    ]
-    words = [I, H, P, V, capacity_, up(S), Hp, row, Hp // lanes, D, group.ones, *offsets, int(carry_)]
-    return Layout([*words, *starts[0][:-1], *starts[1][:-1], 0, 0, 0, 0, *each], up(starts[0][-1]), starts[1][-1])
+    of_sample, of_all = _starts(HEAD // itemsize, sample), _starts(0, common)
+    head = [I, H, P, V, N, up(S), Hp, row, Hp // lanes, D, group.ones, *offsets, int(keeps)]
+    return Layout([*head, *of_sample[:-1], *of_all[:-1], 0, 0, 0, 0, *each], up(of_sample[-1]), of_all[-1])
 
 
-def block_length(states: int) -> int:
-    """Steps of a block: the end of a block costs O(S² w), a step of a long block more."""
-    return 16 if states <= 64 else 32
+def _starts(first: int, sizes: list[int]) -> list[int]:
+    return [first + sum(sizes[:k]) for k in range(len(sizes) + 1)]
 
+
+class Blocks:
+    """The group of a network whose rule is one of `RULES`, and its kernels."""
+
+    def __init__(self, network: Network, k: int, z: Sizes) -> None:
+        self.k, self.E, dtype = k, z.E, getattr(torch, network.dtype)
+        found = layout(network.groups[k], network.inputs, dtype.itemsize, z.D, (z.W, z.P))
+        self.layout, self.memory = found, torch.zeros(found.shared, dtype=dtype)
+        self.words = torch.tensor(found.words)
+        self._collect, self._flush = (kernel(name, network.dtype) for name in ("collect", "flush"))
+        addresses = [kernel(name, network.dtype) for name in ("advance", "collect", "flush")]
+        self.words[advance : shared + 1] = torch.tensor([*addresses, self.memory.data_ptr()])
+
+    def settle(self, samples: Tensor, gradient: Tensor) -> None:
+        """The errors of all steps so far become gradients, and E is that of the last step."""
+        for sample in samples:
+            at = sample[self.E :].data_ptr()
+            _call(self._collect)(self.words.data_ptr(), at, gradient.data_ptr(), self.memory.data_ptr())
+            _call(self._flush)(self.words.data_ptr(), at, 0, self.memory.data_ptr())
+
+    def begin(self, samples: Tensor) -> None:
+        """No steps yet; E holds what was written into it."""
+        samples[:, self.E : self.E + self.layout.words[partials]].view(torch.int64)[:, : CARRIED + 1] = torch.tensor([0, 0, 1])
+
+
+def blocks_of(network: Network, sizes: list[Sizes]) -> Blocks | None:
+    """The blocks of a network, if it has a group with a rule of `RULES`; more than one such group is an error."""
+    found = [k for k, group in enumerate(network.groups) if group.rule in RULES]
+    if len(found) > 1:
+        raise ValueError(f"engine 'cpu': rules {RULES} serve one group of units, got {len(found)}")
+    return Blocks(network, found[0], sizes[found[0]]) if found else None
+
+
+@functools.cache
+def kernel(name: str, dtype: str) -> int:
+    """The address of a kernel of `influence`; all cells share them."""
+
+    def build() -> tuple[str, bytes]:
+        from longlag.engines.cpu.realtime import influence  # loads Numba
+
+        return influence.build(name, dtype)
+
+    return machine.load(f"influence_{dtype}", machine.fingerprint(Path(__file__).parent), name, build)
+
+
+@functools.cache
+def _call(address: int) -> Callable[..., Any]:
+    return _private.callable_kernel(address, 4)

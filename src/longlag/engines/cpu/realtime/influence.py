@@ -16,9 +16,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import njit, types
 
-from longlag.engines.cpu.cache.compile import PLAIN, flat
+from longlag.engines.cpu.cache.compile import PLAIN, flat, machine_code
 from longlag.engines.cpu.cache.machine import VECTOR_BYTES
 from longlag.engines.cpu.realtime import blocks as at
 from longlag.engines.cpu.realtime.products import products_for
@@ -227,3 +227,10 @@ def flush(number: Any) -> Any:
         n[at.STEPS] = 0
 
     return kernel
+
+
+def build(name: str, dtype: str) -> tuple[str, bytes]:
+    """The readable source and the machine code of ``advance``, ``collect`` or ``flush``."""
+    maker = {"advance": advance, "collect": collect, "flush": flush}[name]
+    code = machine_code(maker(getattr(np, dtype)), types.void(*[types.intp] * 4))
+    return f"# see longlag.engines.cpu.realtime.influence, {name}\n", code

@@ -16,6 +16,7 @@ from torch import Tensor
 from longlag.engines.cpu.cache import machine
 from longlag.engines.cpu.realtime import words as at
 from longlag.engines.cpu.realtime import hyper
+from longlag.engines.cpu.realtime.blocks import blocks_of
 from longlag.engines.cpu.realtime.layout import BYTES, Layout
 from longlag.engines.cpu.realtime.network import Network
 
@@ -69,6 +70,7 @@ class Stream:
         self.met = torch.zeros(batch, 1 + 2 * network.inputs if network.symbols else 1, dtype=torch.int64)
         self.numbers = torch.tensor([np.nan, clip or 0.0], dtype=torch.float64)
         self.copies = copies
+        self.blocks = blocks_of(network, layout.sizes)
         self._set_biases()
         self.table = array("q", [0] * (at.END + at.WORDS * len(network.groups)))
         self._fill(loss)
@@ -88,6 +90,8 @@ class Stream:
         tensors = ("weights", "gradient", "samples", "met", "masks", "moments", "hyper", "copies", "numbers")
         sizes |= {name: getattr(self, name).data_ptr() for name in tensors}
         sizes |= {"effective": self.weights.data_ptr(), "update": update(self.network.dtype)}
+        if self.blocks is not None:
+            sizes["blocks"] = self.blocks.words.data_ptr()
         for name, value in sizes.items():
             table[getattr(at, name)] = value
         for k, z in enumerate(layout.sizes):

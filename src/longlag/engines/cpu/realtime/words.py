@@ -21,7 +21,8 @@ from typing import NamedTuple
 # the optimiser's kernel, its counters, and its arguments; see `update`
 (update, pending, updates, skipped, skipped_in_a_row, warn) = range(27, 33)
 (groups, hyper, masks, moments, copies, copies_each, copies_count, numbers) = range(33, 41)
-END = 41  # the first group's sizes
+(blocks,) = range(41, 42)  # address of the words of `blocks`
+END = 42  # the first group's sizes
 
 NORM, CLIP = 0, 1  # numbers (float64): norm of the last gradient; largest norm, 0 for none
 SKIPS = 10  # skipped updates in a row that cause a warning

@@ -1,4 +1,4 @@
-"""The rules "rtrl" and "bptt" of a group that reads its own last outputs: exact gradients, in blocks of steps.
+"""The rule "rtrl" of a group that reads its own last outputs: exact gradients, in blocks of steps.
 
 A step is put into the block (`blocks`): the partials of the cell, the sources, and dL/dy where there is an error. The
 kernels of `influence`, which all cells share, do the rest.
