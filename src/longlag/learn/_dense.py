@@ -43,7 +43,9 @@ class Linearised(Method):
                 "is differentiated by torch.func"
             )
         carried = layer.state_parameters()
-        paths = list(dict.fromkeys([*carried, *attribute_paths(layer)]))
+        # closed-form derivatives are by what the equations read, those of autograd by parameter
+        read = attribute_paths(layer) if layer.has_partials else [name for name, _ in layer.named_parameters()]
+        paths = list(dict.fromkeys([*carried, *read]))
         self.layer, self.parameters = layer, Parameters(layer, paths)
         self.paths = [path for path in paths if path in self.parameters]
         self.carried = [path for path in carried if path in self.parameters]

@@ -105,10 +105,20 @@ class Rows:
         names = ["g", "net", "source", *map(str, d), *map(str, E)]
         return Assignments.of("learn", self.group.cell.name, names, {"new": value}, ["new"])
 
+    def bound(self, param: str) -> list[Assignments]:
+        """What the equations read for the trained number of a param, and the derivative of that."""
+        found = dict(zip(self.group.cell.params, self.group.bounds)).get(param)
+        if found is None:
+            return []
+        step, partial = found.expressions[0], found.jacobian["y", found.gates[0]]
+        value = Assignments.of(f"bound_{param}", found.name, found.gates, {"y": step}, ["y"])
+        return [value, Assignments.of(f"slope_{param}", found.name, found.gates, {"d": partial}, ["d"])]
+
     @property
     def forms(self) -> list[Assignments]:
         traced = [*self.group.traced, *self.group.cell.params] if self.group.loop else []
-        return [self.unit, self.back, self.learn, *map(self.trace, traced)]
+        bounds = [form for param in self.group.cell.params for form in self.bound(param)]
+        return [self.unit, self.back, self.learn, *map(self.trace, traced), *bounds]
 
     def source(self, dtype: str) -> str:
         """The generated module."""

@@ -17,6 +17,7 @@ from longlag.engines.cpu.cache.compile import call
 from longlag.engines.cpu.codegen.pointers import INLINE, address, pointer, row
 from longlag.engines.cpu.realtime import rules
 from longlag.engines.cpu.realtime import words as at
+from longlag.engines.cpu.realtime.bounds import pull_back_for, refresh_for
 from longlag.engines.cpu.realtime.equations import Rows
 from longlag.engines.cpu.realtime.group import back_for, forward_for
 from longlag.engines.cpu.realtime.losses import loss_for
@@ -61,6 +62,7 @@ def kernel_for(plan: Plan) -> Callable[..., None]:
     finite = in_turn([_check_finite(plan, k) for k in inner], nothing)
     feed_back = in_turn(_fed_back(plan), nothing)
     answers, errors = in_turn(_answers(plan), nothing), in_turn(_errors(plan), nothing)
+    refresh, pull_back = refresh_for(plan), pull_back_for(plan)
     loss_of, view = loss_for(number), view_for(number, symbols)
 
     @njit(**INLINE)
@@ -139,17 +141,25 @@ def kernel_for(plan: Plan) -> Callable[..., None]:
             feed_back(table, v, 0)
 
     @njit(**INLINE)
-    def end(table, flags):
+    def end(table, flags, loss):
         """Count, and update."""
         if flags & at.SCORED != 0:
             table[at.targets_used] += 1
             table[at.pending] = 1
+            table[at.scored] += 1
+            numbers, n = pointer(table[at.numbers], np.float64), table[at.scored]
+            weight = max(1 / n, 1 / numbers[at.HORIZON])
+            numbers[at.LOSS] = loss
+            numbers[at.RUNNING] = loss if n == 1 else numbers[at.RUNNING] + weight * (loss - numbers[at.RUNNING])
         if flags & at.KEPT != 0:
             table[at.kept_used] += 1
         if flags & at.UPDATE != 0 and table[at.pending] != 0:
+            pull_back(table, 0, 0)
             call(table[at.update], (address(table, 0),))
+            refresh(table, 0, 0)
 
     def kernel(table, first, last, _):
+        refresh(table, 0, 0)
         for t in range(first, last):
             flags = pointer(table[at.flags], np.uint8)[t]
             scored, loss = flags & at.SCORED != 0, 0.0
@@ -168,7 +178,7 @@ def kernel_for(plan: Plan) -> Callable[..., None]:
             if flags & at.UPDATE != 0:
                 for b in range(table[at.B]):
                     settle(table, view(table, t, b), 0)
-            end(table, flags)
+            end(table, flags, loss)
 
     return kernel
 

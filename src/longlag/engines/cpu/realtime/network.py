@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from longlag.cells import Cell
@@ -79,6 +79,20 @@ class Network:
     def answers(self) -> tuple[int, ...]:
         """The groups whose outputs are compared with the target."""
         return (len(self.groups) - 1,) if self.readout else self.outputs
+
+    @property
+    def bounded(self) -> bool:
+        """Whether equations read a param through a bound."""
+        return any(bound is not None for group in self.groups for bound in group.bounds)
+
+    @property
+    def width(self) -> int:
+        """Length of the layer's output."""
+        return sum(self.groups[k].units for k in self.outputs)
+
+    def with_symbols(self, symbols: bool) -> Network:
+        """The same network for inputs of this kind."""
+        return replace(self, symbols=symbols)
 
     @property
     def key(self) -> str:

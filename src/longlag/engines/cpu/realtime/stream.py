@@ -24,14 +24,7 @@ HERE = Path(__file__).parent
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
-class Link(NamedTuple):
-    """Numbers of a tensor and their places in packed memory: pairs (n, 2) of (place, element), int64."""
-
-    pairs: Tensor
-
-    def job(self, tensor: Tensor, packed: int) -> tuple[int, int, int, int]:
-        """Words for the transfer kernel, given the address of the packed memory."""
-        return tensor.data_ptr(), packed, self.pairs.data_ptr(), len(self.pairs)
+Job = tuple[int, int, int, int]  # a transfer: addresses of tensor, packed memory and pairs, and number of pairs
 
 
 class Chunk(NamedTuple):
@@ -59,16 +52,17 @@ class Stream:
         samples: (B, sample) memory of the samples; met: symbols each sample has met.
     """
 
-    def __init__(self, network: Network, batch: int, loss: int, groups: int, copies: Tensor, clip: float | None) -> None:
+    def __init__(self, network: Network, batch: int, loss: int, groups: int, copies: Tensor, clip: float) -> None:
         self.network, self.layout, self.batch = network, Layout(network), batch
         layout, dtype = self.layout, DTYPES[network.dtype]
         self.weights, self.gradient = (torch.zeros(layout.numbers, dtype=dtype) for _ in range(2))
+        self.effective = torch.ones_like(self.weights) if network.bounded else self.weights
         self.masks = torch.zeros(groups, layout.numbers, dtype=dtype)
         self.moments = torch.zeros(groups, 3, layout.numbers, dtype=dtype)
         self.hyper = torch.zeros(groups, hyper.COUNT, dtype=torch.float64)
         self.samples = torch.zeros(batch, layout.sample, dtype=dtype)
         self.met = torch.zeros(batch, 1 + 2 * network.inputs if network.symbols else 1, dtype=torch.int64)
-        self.numbers = torch.tensor([np.nan, clip or 0.0], dtype=torch.float64)
+        self.numbers = torch.tensor([np.nan, clip, np.nan, np.nan, 1.0], dtype=torch.float64)
         self.copies = copies
         self.blocks = blocks_of(network, layout.sizes)
         self._set_biases()
@@ -89,7 +83,7 @@ class Stream:
         sizes |= {"groups": len(self.masks), "copies_count": len(self.copies), "copies_each": self.copies.shape[1]}
         tensors = ("weights", "gradient", "samples", "met", "masks", "moments", "hyper", "copies", "numbers")
         sizes |= {name: getattr(self, name).data_ptr() for name in tensors}
-        sizes |= {"effective": self.weights.data_ptr(), "update": update(self.network.dtype)}
+        sizes |= {"effective": self.effective.data_ptr(), "update": update(self.network.dtype)}
         if self.blocks is not None:
             sizes["blocks"] = self.blocks.words.data_ptr()
         for name, value in sizes.items():
@@ -98,7 +92,36 @@ class Stream:
             for i, value in enumerate(z):
                 table[at.END + k * at.WORDS + i] = value
 
-    def transfer(self, jobs: Sequence[tuple[int, int, int, int]], out: bool) -> None:
+    def weight_job(self, tensor: Tensor, pairs: Tensor) -> Job:
+        """The transfer of a parameter; pairs (n, 2) of (place, element)."""
+        return tensor.data_ptr(), self.weights.data_ptr(), pairs.data_ptr(), len(pairs)
+
+    def moment_job(self, group: int, m: int, tensor: Tensor, pairs: Tensor) -> Job:
+        """The transfer of a parameter's m-th moment."""
+        return tensor.data_ptr(), self.moments[group, m].data_ptr(), pairs.data_ptr(), len(pairs)
+
+    def sample_job(self, tensor: Tensor, pairs: Tensor) -> Job:
+        """The transfer of what samples keep."""
+        return tensor.data_ptr(), self.samples.data_ptr(), pairs.data_ptr(), len(pairs)
+
+    def settle(self) -> None:
+        """Work that rules have put off is done: `gradient` and the influence in `samples` are those of the last step."""
+        if self.blocks is not None:
+            self.blocks.settle(self.samples, self.gradient)
+
+    def begin(self, met: bool) -> None:
+        """No steps yet, but the influence that was written into `samples`; ``met``: whether it is not 0."""
+        if self.blocks is not None:
+            self.blocks.begin(self.samples, met)
+
+    def meet(self, everything: bool) -> None:
+        """Note that traces are 0 for all symbols, or may not be 0 for any."""
+        n = self.network.inputs
+        self.met.zero_()
+        if everything:
+            self.met[:, 0], self.met[:, 1 : 1 + n], self.met[:, 1 + n :] = n, torch.arange(n), 1
+
+    def transfer(self, jobs: Sequence[Job], out: bool) -> None:
         """Copy numbers between tensors and packed memory."""
         words = array("q", [word for job in jobs for word in job])
         self._transfer(words.buffer_info()[0], len(jobs), out)

@@ -21,10 +21,12 @@ from typing import NamedTuple
 # the optimiser's kernel, its counters, and its arguments; see `update`
 (update, pending, updates, skipped, skipped_in_a_row, warn) = range(27, 33)
 (groups, hyper, masks, moments, copies, copies_each, copies_count, numbers) = range(33, 41)
-(blocks,) = range(41, 42)  # address of the words of `blocks`
-END = 42  # the first group's sizes
+(scored, blocks) = range(41, 43)  # steps with a target so far; address of the words of `blocks`
+END = 43  # the first group's sizes
 
-NORM, CLIP = 0, 1  # numbers (float64): norm of the last gradient; largest norm, 0 for none
+# numbers (float64): norm of the last gradient; largest norm, 0 for none; the last loss; its exponential mean, over
+# some `HORIZON` steps
+NORM, CLIP, LOSS, RUNNING, HORIZON = range(5)
 SKIPS = 10  # skipped updates in a row that cause a warning
 SCORED, UPDATE, KEPT = 1, 2, 4  # bits of flags: the step has a target, an update follows, the output is kept
 DONE, BAD_INPUT, BAD_STATE, BAD_TARGET, BAD_LOSS = range(5)  # status
