@@ -80,7 +80,7 @@ class Blocks:
     """The group of a network whose rule is one of `RULES`, and its kernels."""
 
     def __init__(self, network: Network, k: int, z: Sizes) -> None:
-        self.k, self.E, dtype = k, z.E, getattr(torch, network.dtype)
+        self.k, self.group, self.E, dtype = k, network.groups[k], z.E, getattr(torch, network.dtype)
         found = layout(network.groups[k], network.inputs, dtype.itemsize, z.D, (z.W, z.P))
         self.layout, self.memory = found, torch.zeros(found.shared, dtype=dtype)
         self.words = torch.tensor(found.words)
@@ -95,9 +95,20 @@ class Blocks:
             _call(self._collect)(self.words.data_ptr(), at, gradient.data_ptr(), self.memory.data_ptr())
             _call(self._flush)(self.words.data_ptr(), at, 0, self.memory.data_ptr())
 
-    def begin(self, samples: Tensor) -> None:
-        """No steps yet; E holds what was written into it."""
-        samples[:, self.E : self.E + self.layout.words[partials]].view(torch.int64)[:, : CARRIED + 1] = torch.tensor([0, 0, 1])
+    def influence(self, samples: Tensor, name: str, sources: slice) -> Tensor:
+        """∂s/∂(weights of a gate or param from some of the sources [x, 1, y]), (B, S, H, width)."""
+        w, names = self.layout.words, (*self.group.cell.gates, *self.group.cell.params)
+        entry = ENTRIES + ENTRY * names.index(name)
+        H, S, wide, begin = w[units], w[units] * w[parts], w[entry + width], w[entry + first]
+        start = self.E + w[E] + w[entry + first_E]
+        found = samples[:, start : start + H * S * wide].view(-1, H, S, wide).transpose(1, 2)
+        return found[..., sources.start - begin : sources.stop - begin]
+
+    def begin(self, samples: Tensor, met: bool) -> None:
+        """No steps yet; ``met``: whether E, as it was written, is not 0."""
+        for sample in samples:
+            head = sample[self.E : self.E + self.layout.words[partials]].view(torch.int64)
+            head[STEPS], head[SCORED], head[CARRIED] = 0, 0, int(met)
 
 
 def blocks_of(network: Network, sizes: list[Sizes]) -> Blocks | None:
