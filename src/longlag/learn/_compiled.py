@@ -98,7 +98,9 @@ class Compiled:
         stream.settle()
         _exchange.move(self.described.rule, trace.values, self.described.graph, stream, out=True)
         shape = (stream.batch, self.described.network.width)
-        learner.restore_stream(learner.layer.state_spec.whole(parts), Trace(trace.method, stream.batch, trace.values, shape))
+        learner.restore_stream(
+            learner.layer.state_spec.whole(parts), Trace(trace.method, stream.batch, trace.values, shape)
+        )
         if stream.table[words.pending]:
             for weight, group in zip(self.described.weights, self.groups):
                 if group is not None:

@@ -131,7 +131,7 @@ class Rows:
 
     def _partial(self, out: str, name: str) -> Any:
         """∂out/∂name: a number, or the symbol of the row that holds its values."""
-        value = self.group.cell.jacobian.get((out, name), _zero())
+        value: Any = self.group.cell.jacobian.get((out, name), _zero())
         return _symbol(_name((out, name))) if value.free_symbols else value
 
 

@@ -1,8 +1,8 @@
 """Learning rules by name: how a group's gradients are formed from the errors of a step.
 
-A rule is a module of this package, named as in `Group.rule`, with ``sweep_for(rows, functions, sizes, number, symbols)``
-and ``clear_for(rows, sizes, number, symbols)``, and an entry in `MEMORY`; a rule that puts gradients off until they are
-needed also has ``settle_for``, made like ``clear_for``.
+A rule is a module of this package, named as in `Group.rule`, with ``sweep_for(rows, functions, sizes, number,
+symbols)`` and ``clear_for(rows, sizes, number, symbols)``, and an entry in `MEMORY`; `longlag.engines.cpu.realtime`
+explains them.
 This module loads no compiler.
 """
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from longlag.engines.cpu.cache import machine
-from longlag.engines.cpu.realtime import words as at
 from longlag.engines.cpu.realtime import hyper
+from longlag.engines.cpu.realtime import words as at
 from longlag.engines.cpu.realtime.blocks import blocks_of
-from longlag.engines.cpu.realtime.layout import BYTES, Layout
+from longlag.engines.cpu.realtime.layout import Layout
 from longlag.engines.cpu.realtime.network import Network
 
 HERE = Path(__file__).parent
