@@ -108,7 +108,7 @@ def structured(kind: str, H: int, lr: float, cut: bool = False) -> tuple[Step, C
     units = jnp.arange(H)
 
     def local(nets: Any, past: Any) -> tuple[Any, Any]:
-        """New values, and all partials: with units independent of each other a product with ones gives the diagonals."""
+        """New values, and all partials: units are independent, so a product with ones gives the diagonals."""
         new, pull = jax.vjp(cell, nets, past)
         ones = {q: {r: jnp.ones(H) if r == q else jnp.zeros(H) for r in parts} for q in parts}
         return new, {q: pull(ones[q]) for q in parts}
@@ -139,10 +139,7 @@ def structured(kind: str, H: int, lr: float, cut: bool = False) -> tuple[Step, C
                     e = sum((of_past[k][:, None, None] * before[k][g] for k in parts), start=e)
                     E[q].append(e.at[units, units].add(direct))
         loss, dy, r = head(r, new["y"], t, lr)
-        if cut:
-            G = [dy[:, None] * e for e in E["y"]]
-        else:
-            G = [jnp.tensordot(dy, e, 1) for e in E["y"]]
+        G = [dy[:, None] * e if cut else jnp.tensordot(dy, e, 1) for e in E["y"]]
         return (descend(p, gradients(p, G, len(x)), lr), r, new, E), loss
 
     def gradients(p: Any, G: list[Any], I: int) -> Any:
@@ -153,9 +150,7 @@ def structured(kind: str, H: int, lr: float, cut: bool = False) -> tuple[Step, C
         return {"W": W, "U": U, "b": b, "d": d}
 
     def start(p: Any) -> Any:
-        widths = [
-            (0 if W is None else W.shape[1]) + (0 if U is None else H) + 1 for W, U in zip(p["W"], p["U"])
-        ]
+        widths = [(0 if W is None else W.shape[1]) + (0 if U is None else H) + 1 for W, U in zip(p["W"], p["U"])]
         shape = (H,) if cut else (H, H)
         return {q: jnp.zeros(H) for q in parts}, {q: [jnp.zeros((*shape, w)) for w in widths] for q in parts}
 
@@ -203,5 +198,3 @@ def runs(kind: str, rule: str, layer: Any, readout: Any, lr: float) -> dict[str,
         return lambda xs, ts: np.asarray(scan(jnp.asarray(xs), jnp.asarray(ts)))
 
     return {name: runner(*way) for name, way in ways.items()}
-
-

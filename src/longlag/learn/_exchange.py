@@ -7,7 +7,6 @@ engine's memory of the samples. DENSE rules add theirs to `LINKS`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch import Tensor

@@ -1,7 +1,7 @@
-"""Memory of the rules "rtrl" and "bptt": where everything lies, as words that their kernels read. Loads no compiler.
+"""Memory of the rule "rtrl": where everything lies, as words that their kernels read. Loads no compiler.
 
 Letters: a group of H units with P fed-back parts q, the output first; s (S = P·H) its state; V entries: its gates, then
-its params. A sample keeps the last n ≤ N steps, and for "rtrl" E = ∂s/∂θ as of the step before them; see `influence`.
+its params. A sample keeps the last n ≤ N steps, and E = ∂s/∂θ as of the step before them; see `influence`.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from longlag.engines.cpu.cache.machine import VECTOR_BYTES
 from longlag.engines.cpu.realtime.network import Group, Network
 from longlag.engines.cpu.realtime.words import Sizes
 
-RULES = ("rtrl", "bptt")
+RULE, CAPACITY = "rtrl", 32  # its name; N
 # sizes: inputs I, units H, parts P, entries V, capacity N, padded S, padded H, length of a row of sources; of the
-# packed weights: tiles, sources D, ones, offsets of gates and params. carry: whether E is kept (1), or is always 0
+# packed weights: tiles, sources D, ones, offsets of gates and params
 (inputs, units, parts, entries, capacity, state_row, unit_row, source_row) = range(8)
-(tiles, sources, ones, first_weight, first_param, carry) = range(8, 14)
+(tiles, sources, ones, first_weight, first_param) = range(8, 13)
 # offsets of arrays in a sample's memory, in numbers, behind three words of 8 bytes, see `STEPS`
-(partials, folded, read, errors, E) = range(14, 19)
+(partials, folded, read, errors, E) = range(13, 18)
 # offsets of arrays in the memory shared by all samples
-(through, psi, left, strip, carried, rows, square) = range(19, 26)
+(through, psi, left, strip, carried, rows, square) = range(18, 25)
 # addresses: of the kernels of `influence`, and of the shared memory
-(advance, collect, flush, shared) = range(26, 30)
-ENTRIES = 30  # from here on the entries, each with the words below; `position` is among the gates, or among the params
+(advance, collect, flush, shared) = range(25, 29)
+ENTRIES = 29  # from here on the entries, each with the words below; `position` is among the gates, or among the params
 (first, width, reads_y, is_param, position, first_E, ENTRY) = range(7)
 STEPS, SCORED, CARRIED = range(3)  # steps in the block, steps up to the last with an error, whether E is not 0
 HEAD = 64  # bytes in front of a sample's arrays
@@ -51,7 +51,7 @@ def layout(group: Group, I: int, itemsize: int, D: int = 0, offsets: tuple[int, 
     Args:
         D: sources of a gate in the packed weights; offsets: of the group's gates and params there.
     """
-    cell, H, lanes, N, keeps = group.cell, group.units, VECTOR_BYTES // itemsize, group.window, group.rule == "rtrl"
+    cell, H, lanes, N = group.cell, group.units, VECTOR_BYTES // itemsize, CAPACITY
     up = lambda n: -(-n // lanes) * lanes  # noqa: E731
     P, V = len(cell.fed_back), len(cell.gates) + len(cell.params)
     S, Hp = P * H, up(H)
@@ -62,13 +62,13 @@ def layout(group: Group, I: int, itemsize: int, D: int = 0, offsets: tuple[int, 
         where = (cell.params if param else cell.gates).index(name)
         each += [begin, up(end - begin), int(y), int(param), where, size_E]
         wide = max(wide, up(end - begin))
-        size_E += H * up(end - begin) * S * keeps
+        size_E += H * up(end - begin) * S
     row = up(I + 1 + H + lanes)
     sample = [N * P * (V + P) * Hp, N * P * Hp * Hp, N * row, N * Hp, size_E]
-    common = [N * V * Hp, (N + 1) * S * up(S) * keeps, N * up(S) * keeps, S * wide * keeps]
+    common = [N * V * Hp, (N + 1) * S * up(S), N * up(S), S * wide]
     common += [2 * P * Hp, lanes * wide, lanes * lanes]
     of_sample, of_all = _starts(HEAD // itemsize, sample), _starts(0, common)
-    head = [I, H, P, V, N, up(S), Hp, row, Hp // lanes, D, group.ones, *offsets, int(keeps)]
+    head = [I, H, P, V, N, up(S), Hp, row, Hp // lanes, D, group.ones, *offsets]
     return Layout([*head, *of_sample[:-1], *of_all[:-1], 0, 0, 0, 0, *each], up(of_sample[-1]), of_all[-1])
 
 
@@ -77,7 +77,7 @@ def _starts(first: int, sizes: list[int]) -> list[int]:
 
 
 class Blocks:
-    """The group of a network whose rule is one of `RULES`, and its kernels."""
+    """The group of a network whose rule is `RULE`, and its kernels."""
 
     def __init__(self, network: Network, k: int, z: Sizes) -> None:
         self.k, self.group, self.E, dtype = k, network.groups[k], z.E, getattr(torch, network.dtype)
@@ -112,10 +112,10 @@ class Blocks:
 
 
 def blocks_of(network: Network, sizes: list[Sizes]) -> Blocks | None:
-    """The blocks of a network, if it has a group with a rule of `RULES`; more than one such group is an error."""
-    found = [k for k, group in enumerate(network.groups) if group.rule in RULES]
+    """The blocks of a network, if a group has this rule; more than one such group is an error."""
+    found = [k for k, group in enumerate(network.groups) if group.rule == RULE]
     if len(found) > 1:
-        raise ValueError(f"engine 'cpu': rules {RULES} serve one group of units, got {len(found)}")
+        raise ValueError(f"engine 'cpu': rule {RULE!r} serves one group of units, got {len(found)}")
     return Blocks(network, found[0], sizes[found[0]]) if found else None
 
 

@@ -1,8 +1,8 @@
 """The influence of every parameter on a layer's state, advanced in blocks of steps: exact, and cheaper than every step.
 
 s (S,): the state of a sample, part by part, the output first; E = ∂s/∂θ; J(t) = ∂s(t)/∂s(t−1); D(t) the direct
-influence of θ in step t. E(t) = J(t) E(t−1) + D(t) costs O(S² w) at every step. Here E is as of the beginning of a block
-of n steps, which are kept (Schmidhuber 1992, Neural Computation 4:243). With errors e(t) = J(t+1)ᵀ e(t+1) + dy(t),
+influence of θ in step t. E(t) = J(t) E(t−1) + D(t) costs O(S² w) at every step. Here E is that of the beginning of a
+block of n steps, which are kept (Schmidhuber 1992, Neural Computation 4:243). For errors e(t) = J(t+1)ᵀ e(t+1) + dy(t)
     dθ = e(0)ᵀ E(0) + Σ_τ e(τ)ᵀ D(τ)                              where the gradient is needed: O(S w)
     E(n) = Ψ(0) E(0) + Σ_τ Ψ(τ) D(τ),   Ψ(n) = 1, Ψ(τ−1) = Ψ(τ) J(τ)          at the end of a block: O(S² w)
 J and D come from the partials of the cell's equations: for parts q, r and gates g,
@@ -140,7 +140,7 @@ def collect(number: Any) -> Any:
                     through, a + j, 1, V * Hp, high, steps,
                     source, w[entry + at.first], w[at.source_row], rows, 0, wide, wide, False,
                 )  # fmt: skip
-                if w[at.carry] != 0 and n[at.CARRIED] != 0:
+                if n[at.CARRIED] != 0:
                     for k in range(high):
                         of = w[entry + at.first_E] + (j + k) * S * wide
                         single(e, 0, 1, S, E, of, wide, rows, k * wide, wide, True)
@@ -204,7 +204,7 @@ def flush(number: Any) -> Any:
     def kernel(words, sample, _, shared):
         w, n = flat(words, word), flat(sample, word)
         steps, n[at.SCORED] = n[at.STEPS], 0
-        if steps > 0 and w[at.carry] != 0:
+        if steps > 0:
             go_back(w, n, sample, shared)
             H, Sp, row, S = w[at.units], w[at.state_row], w[at.source_row], w[at.parts] * w[at.units]
             source, E = flat(sample + w[at.read] * itemsize, number), flat(sample + w[at.E] * itemsize, number)

@@ -18,7 +18,6 @@ class Group:
         reads: the pieces of the source, in order: ``"x"`` (first), ``"y"``, or the number of an earlier group.
         ones: number of biases of every gate: that many sources are 1.
         echoes: gates whose σ(net input) is fed back, too (the gates of LSTM-1997).
-        window: of the rules "rtrl" and "bptt", the steps of a block.
         rule: how the gradients of its weights are formed, a key of `rules.RULES`; None: they are not trained.
         bounds: for every param of the cell the function of the trained number that the equations read, as a cell
             with one gate; None: the number itself.
@@ -31,7 +30,6 @@ class Group:
     echoes: tuple[str, ...] = ()
     rule: str | None = "traces"
     bounds: tuple[Cell | None, ...] = ()
-    window: int = 32
 
     @cached_property
     def loop(self) -> tuple[str, ...]:

@@ -33,7 +33,11 @@ def sweep_for(rows: Rows, functions: dict[str, Any], sizes: Any, number: Any, sy
             call(w[block.collect], (words, sample, address(v.gradient, 0), w[block.shared]))
             call(w[block.flush], (words, sample, 0, w[block.shared]))
         step, values = n[block.STEPS], row(v.sample, z.rows)
-        partials(table, v, row(numbers, w[block.partials] + step * (w[block.folded] - w[block.partials]) // w[block.capacity]))
+        partials(
+            table,
+            v,
+            row(numbers, w[block.partials] + step * (w[block.folded] - w[block.partials]) // w[block.capacity]),
+        )
         source = row(numbers, w[block.read] + step * w[block.source_row])
         I, H = z.inputs, z.units
         for i in range(I):

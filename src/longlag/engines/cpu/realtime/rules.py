@@ -27,7 +27,7 @@ def _blocks(rows: Rows, tiles: int, D: int, lanes: int) -> int:
 
 
 # rule -> f(rows, tiles, D, lanes): numbers that the rule keeps for a sample
-MEMORY: dict[str, Callable[[Rows, int, int, int], int]] = {"traces": _traces, **dict.fromkeys(blocks.RULES, _blocks)}
+MEMORY: dict[str, Callable[[Rows, int, int, int], int]] = {"traces": _traces, blocks.RULE: _blocks}
 
 
 def memory(rule: str | None, rows: Rows, tiles: int, D: int, lanes: int) -> int:

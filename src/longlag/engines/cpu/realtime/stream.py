@@ -105,7 +105,7 @@ class Stream:
         return tensor.data_ptr(), self.samples.data_ptr(), pairs.data_ptr(), len(pairs)
 
     def settle(self) -> None:
-        """Work that rules have put off is done: `gradient` and the influence in `samples` are those of the last step."""
+        """Do what rules have put off: `gradient` and the influence in `samples` are then those of the last step."""
         if self.blocks is not None:
             self.blocks.settle(self.samples, self.gradient)
 
