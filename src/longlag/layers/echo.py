@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -13,6 +14,7 @@ from longlag.layers.layer import Layer
 from longlag.layers.local import Leaky
 from longlag.layers.state import StateSpec
 
+DENSE = 200  # units up to which all eigenvalues are computed, which takes milliseconds
 DRAWS = 100  # attempts to draw connections that contain a loop
 
 
@@ -112,7 +114,7 @@ class EchoState(Layer):
         U, radius = uniform(m, m), 0.0
         for _ in range(DRAWS):
             U = U * (torch.rand(m, m, generator=generator, dtype=torch.float64) < self.density)
-            radius = float(torch.linalg.eigvals(U).abs().max())
+            radius = spectral_radius(U)
             if radius:
                 break
             U = uniform(m, m)  # a small sparse reservoir may have no loop: draw again
@@ -126,6 +128,7 @@ class EchoState(Layer):
         }
         for name, value in drawn.items():
             self.reservoir.get_parameter(name).copy_(value)
+        self.reservoir.nonzeros = int(torch.count_nonzero(U))  # the engine reads only these
         self._xx.zero_()
         self._xd.zero_()
 
@@ -262,6 +265,28 @@ class EchoState(Layer):
 
     def extra_repr(self) -> str:
         return f"spectral_radius={self.spectral_radius}, leak={self.leak}, ridge={self.ridge}"
+
+
+def spectral_radius(U: Tensor) -> float:
+    """The modulus of the largest eigenvalue of U, to a relative error below 1e-9.
+
+    ARPACK computes several eigenvalues at once, because those of random matrices lie close together: with one it may
+    return another than the largest.
+    """
+    m = len(U)
+    if m <= DENSE:
+        return float(torch.linalg.eigvals(U).abs().max())
+    from scipy.sparse import csr_array
+    from scipy.sparse.linalg import ArpackNoConvergence, eigs
+
+    dense = U.numpy()
+    matrix = csr_array(dense) if np.count_nonzero(dense) < 0.25 * dense.size else dense
+    try:
+        options: dict[str, Any] = {"k": 4, "ncv": 80, "tol": 1e-10, "v0": np.ones(m)}
+        found = eigs(matrix, return_eigenvectors=False, **options)
+    except ArpackNoConvergence:
+        return float(torch.linalg.eigvals(U).abs().max())
+    return float(np.abs(found).max())
 
 
 def _active(s: validation.Sequences) -> Tensor:

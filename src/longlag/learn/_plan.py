@@ -92,6 +92,8 @@ def _described(layer: Any, graph: UnitGraph, rule: str, trained: set[str], reado
         reads = tuple(sources[piece] for piece in group.reads)
         if INPUT in group.reads[1:]:
             raise Unsupported(f"{layer.class_name}: group {group.name} reads the input after other values")
+        if group.cell.per_step or not group.cell.reads_only_y:
+            raise Unsupported(f"cell {group.cell.name} reads numbers per step, or more than y through U")
         echoes = tuple(value for j, value, _ in fed_back if j == k and value != "y")
         attributes = [_attribute(layer, path) for path in group.paths]
         paths.append(attributes)
