@@ -117,7 +117,7 @@ def _layer_of(description: dict[str, Any]) -> Layer:
 
 def _plain(layer: Layer, value: Any) -> Any:
     """An argument as plain data; layers and cells become pairs of a keyword and a description."""
-    if isinstance(value, Layer):
+    if hasattr(value, "made_with"):
         return ("layer", _layer(value))
     if isinstance(value, Cell):
         if getattr(cells, value.name, None) is not value:
