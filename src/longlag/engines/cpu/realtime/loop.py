@@ -55,6 +55,7 @@ def kernel_for(plan: Plan) -> Callable[..., None]:
     sweep = in_turn([rules.sweep_for(plan, k) for k in inner], nothing)
     sweep_readout = rules.sweep_for(plan, every[-1]) if network.readout else nothing
     silence = in_turn([_silence(plan, k) for k in network.outputs], nothing)
+    settle = in_turn([rules.settle_for(plan, k) for k in inner], nothing)
     clear = in_turn([rules.clear_for(plan, k) for k in inner] + [_forget(plan, k) for k in inner], nothing)
     no_errors = in_turn([_no_errors(plan, k) for k in every], nothing)
     keep = in_turn([_keep(plan, k) for k in inner], nothing)
@@ -174,6 +175,9 @@ def kernel_for(plan: Plan) -> Callable[..., None]:
                 pointer(table[at.losses], np.float64)[t] = loss
             for b in range(table[at.B]):
                 learn(table, view(table, t, b), t, b, scored)
+            if flags & at.UPDATE != 0:
+                for b in range(table[at.B]):
+                    settle(table, view(table, t, b), 0)
             end(table, flags, loss)
 
     return kernel

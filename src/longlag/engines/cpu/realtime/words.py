@@ -21,8 +21,8 @@ from typing import NamedTuple
 # the optimiser's kernel, its counters, and its arguments; see `update`
 (update, pending, updates, skipped, skipped_in_a_row, warn) = range(27, 33)
 (groups, hyper, masks, moments, copies, copies_each, copies_count, numbers) = range(33, 41)
-(scored,) = range(41, 42)  # steps with a target so far
-END = 42  # the first group's sizes
+(scored, blocks) = range(41, 43)  # steps with a target so far; address of the words of `blocks`
+END = 43  # the first group's sizes
 
 # numbers (float64): norm of the last gradient; largest norm, 0 for none; the last loss; its exponential mean, over
 # some `HORIZON` steps
