@@ -21,11 +21,11 @@ Linked = Iterator[tuple[Tensor, Tensor]]  # a tensor of the trace, and pairs (pl
 
 def traces(values: Values, graph: UnitGraph, layout: Layout, batch: int) -> Linked:
     """E of the rule "traces": (gate or param, tile, part, source, lane) there, (gate, B, H, width) here."""
-    lanes = layout.lanes
     for k, group in enumerate(graph.groups):
         own = values["own"].get(group.name)
         if own is None:
             continue
+        lanes = layout.lanes[k]
         z, cell, described = layout.sizes[k], group.cell, layout.network.groups[k]
         parts, traced = len(described.loop), described.traced
         units = torch.arange(z.units)
