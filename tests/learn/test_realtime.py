@@ -11,12 +11,16 @@ from helpers import parts, randn, same
 from learn.course import make
 from torch import nn
 
-from longlag.learn import LocalForward, Online, Rule, TruncatedRTRL, squared_error
+from longlag.learn import RTRL, LocalForward, Online, Rule, TruncatedRTRL, squared_error
 
 PAIRS: list[tuple[str, Rule]] = [
     ("lstm97_linear", TruncatedRTRL()),
     ("local_network_forget", LocalForward()),
     ("user_everything", TruncatedRTRL()),
+    ("elman_no_bias", RTRL()),
+    ("lstm", RTRL()),
+    ("user_apart", RTRL()),
+    ("user_everything", RTRL()),
 ]
 
 
@@ -65,3 +69,19 @@ def test_a_chunk_is_a_loop_of_steps_in_python(name, rule):
     wanted.plan("cpu")
     same(ours.run(x, d), wanted.run(x, d), "outputs", 1e-9)
     equal(ours, wanted)
+
+
+def test_blocks_of_steps_end_anywhere():
+    """RTRL keeps the last steps and advances the influence at the end of a block: within a chunk, between updates."""
+    ours, wanted = learners("elman_no_bias", RTRL(), every=7)
+    x, d, active, reset = stream(T=90, seed=3)
+    reset[9:] = False  # the influence grows old
+    for first, last in ((0, 33), (33, 34), (34, 90)):
+        given = {"active": active[first:last], "reset": reset[first:last]}
+        same(
+            ours.run(x[first:last], d[first:last], **given), wanted.run(x[first:last], d[first:last], **given), "", 1e-9
+        )
+    equal(ours, wanted)
+    assert ours.steps % 7  # gradients wait for the next update
+    found = [[p.grad for p in each.layer.parameters()] for each in (ours, wanted) if each.trace]
+    same(tuple(found[0]), tuple(found[1]), "gradients", 1e-9)

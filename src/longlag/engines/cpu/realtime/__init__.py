@@ -21,4 +21,7 @@ the pieces:
   the weights, the group at ``z.W`` and ``z.P``) and then advances what it keeps at ``z.E``. The new values become the
   past after it. `traces` is the example.
 - ``clear_for(plan, k)`` -> ``clear(table, v, _)``, called where a sample is reset.
+- if the rule puts gradients off until they are needed, ``settle_for``, made like ``clear_for``: called before updates.
+  `rtrl` is the example: it keeps the last steps (`blocks`), from which kernels shared by all cells form the gradients
+  (`influence`). `Stream.settle` does the same from Python.
 """

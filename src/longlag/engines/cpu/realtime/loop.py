@@ -75,6 +75,7 @@ def kernel_for(plan: Plan) -> Callable[..., None]:
     sweep_readout = rules.sweep_for(plan, every[-1]) if network.readout else nothing
     silence = in_turn([_silence(plan, k) for k in network.outputs], nothing)
     clear = in_turn([rules.clear_for(plan, k) for k in inner] + [_rest(plan, k) for k in inner], nothing)
+    settle = in_turn([rules.settle_for(plan, k) for k in inner], nothing)
     no_errors = in_turn([_no_errors(plan, k) for k in every], nothing)
     keep = in_turn([_keep(plan, k) for k in inner], nothing)
     finite = in_turn([_check_finite(plan, k) for k in lasting], nothing)
@@ -203,6 +204,9 @@ def kernel_for(plan: Plan) -> Callable[..., None]:
                 pointer(table[at.losses], np.float64)[t] = loss
             for b in range(table[at.B]):
                 learn(table, view(table, t, b), t, b, scored)
+            if flags & at.UPDATE != 0:
+                for b in range(table[at.B]):
+                    settle(table, view(table, t, b), 0)
             end(table, flags, loss)
 
     return kernel

@@ -11,6 +11,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from longlag.engines.cpu.cache.machine import VECTOR_BYTES
+from longlag.engines.cpu.realtime import blocks
 from longlag.engines.cpu.realtime.equations import Rows
 
 
@@ -18,8 +20,13 @@ def _traces(rows: Rows, tiles: int, D: int, lanes: int) -> int:
     return len(rows.group.loop) * tiles * lanes * (len(rows.group.traced) * D + len(rows.group.cell.params))
 
 
+def _blocks(rows: Rows, tiles: int, D: int, lanes: int) -> int:
+    group = rows.group
+    return blocks.layout(group, D - group.units - group.ones, VECTOR_BYTES // lanes).sample
+
+
 # rule -> f(rows, tiles, D, lanes): numbers that the rule keeps for a sample
-MEMORY: dict[str, Callable[[Rows, int, int, int], int]] = {"traces": _traces}
+MEMORY: dict[str, Callable[[Rows, int, int, int], int]] = {"traces": _traces, blocks.RULE: _blocks}
 
 
 def memory(rule: str | None, rows: Rows, tiles: int, D: int, lanes: int) -> int:
@@ -37,8 +44,15 @@ def clear_for(plan: Any, k: int) -> Any:
     return _piece("clear_for", plan, k)
 
 
+def settle_for(plan: Any, k: int) -> Any:
+    """``settle(table, v, _)``: gradients that group k's rule has put off, before an update."""
+    return _piece("settle_for", plan, k)
+
+
 def _piece(name: str, plan: Any, k: int) -> Any:
     from longlag.engines.cpu.realtime.view import nothing
 
     rule = plan.network.groups[k].rule
-    return nothing if rule is None else getattr(importlib.import_module(f"{__package__}.{rule}"), name)(plan, k)
+    module = None if rule is None else importlib.import_module(f"{__package__}.{rule}")
+    maker = getattr(module, name, None)  # a rule may put nothing off
+    return nothing if maker is None else maker(plan, k)
