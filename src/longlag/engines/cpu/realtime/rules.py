@@ -26,7 +26,7 @@ def _blocks(rows: Rows, tiles: int, D: int, lanes: int) -> int:
 
 
 # rule -> f(rows, tiles, D, lanes): numbers that the rule keeps for a sample
-MEMORY: dict[str, Callable[[Rows, int, int, int], int]] = {"traces": _traces, blocks.RULE: _blocks}
+MEMORY: dict[str, Callable[[Rows, int, int, int], int]] = {"traces": _traces, "snap": _traces, blocks.RULE: _blocks}
 
 
 def memory(rule: str | None, rows: Rows, tiles: int, D: int, lanes: int) -> int:
@@ -53,6 +53,7 @@ def _piece(name: str, plan: Any, k: int) -> Any:
     from longlag.engines.cpu.realtime.view import nothing
 
     rule = plan.network.groups[k].rule
-    module = None if rule is None else importlib.import_module(f"{__package__}.{rule}")
+    file = {"snap": "traces"}.get(rule, rule)  # they differ in their equations only
+    module = None if rule is None else importlib.import_module(f"{__package__}.{file}")
     maker = getattr(module, name, None)  # a rule may put nothing off
     return nothing if maker is None else maker(plan, k)
