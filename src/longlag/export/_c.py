@@ -30,8 +30,8 @@ def to_c(model: Any, path: str | Path, *, learn: bool = False, force: bool = Fal
     """Write a self-contained C99 file: a type, ``NAME_reset`` and ``NAME_step``, NAME from the name of the file.
 
     The weights are constants; nothing is allocated; only ``math.h`` is needed. The numbers are float or double, as the
-    layer's. A C compiler (``cc``) compiles the file, and its results are compared with the reference engine's before the
-    file is written. Returns the largest difference.
+    layer's. Before the file is written, a C compiler (``cc``) compiles the code, and its results are compared with the
+    reference engine's. Returns the largest difference.
 
     Args:
         model: a layer, or a `learn.Online` (its layer and its read-out).

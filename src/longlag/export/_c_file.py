@@ -8,18 +8,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from longlag.export._c_loops import nested
-from longlag.export._c_print import Printer, number
+from longlag.export._c_elements import number
+from longlag.export._c_loops import index, nested
+from longlag.export._c_print import Printer
 from longlag.export._c_program import Array, Program, View
 from longlag.export._c_record import Recording
 
-MACROS = ("EXP", "LOG", "LOG1P", "EXPM1", "SQRT", "SIN", "COS", "TANH", "ATANH", "POW", "FABS", "ERF")
+MATH = ("EXP", "LOG", "LOG1P", "EXPM1", "SQRT", "SIN", "COS", "TANH", "ATANH", "POW", "FABS", "ERF")
 HELPERS = {
     "sigmoid": "static real sigmoid(real x) { return 1 / (1 + EXP(-x)); }",
     "softplus": "static real softplus(real x, real beta, real threshold)\n"
     "{\n    return x * beta > threshold ? x : LOG1P(EXP(x * beta)) / beta;\n}",
-    "logaddexp": "static real logaddexp(real x, real y)\n"
-    "{\n    return (x > y ? x : y) + LOG1P(EXP(-FABS(x - y)));\n}",
+    "logaddexp": "static real logaddexp(real x, real y)\n{\n    return (x > y ? x : y) + LOG1P(EXP(-FABS(x - y)));\n}",
 }
 TYPES = {torch.bool: "unsigned char", torch.int64: "long"}
 CODES = (
@@ -57,7 +57,14 @@ class CFile:
             target_fine = self._finite("target", r.inputs["target"].numel(), 1)
             checks = [f"if (!isfinite({self._scalar(v)})) return {k};" for v, k in ((loss, 3), (norm, 4))]
             body = [*x_fine, *target_fine, self._call("core", "x"), self._call("score", "target")]
-            body += [*self._copied("y", r.scored or r.output), out, *state, *checks, self._call("update"), "return 0;"]
+            body += [
+                *self._copied("y", r.output if r.scored is None else r.scored),
+                out,
+                *state,
+                *checks,
+                self._call("update"),
+                "return 0;",
+            ]
             functions.append(self._function("int", "learn", "const real *x, const real *target, real *y", body))
         body = [*first, *parts.get("predict", []), *parts["out"], out, *state, "return 0;"]
         functions.append(self._function("int", "step", "const real *x, real *y", body))
@@ -66,7 +73,15 @@ class CFile:
             functions.insert(1, self._function("void", "init", "", self._init()))
         body_text = "\n".join(functions)
         used = [text for name, text in HELPERS.items() if re.search(rf"\b{name}\(", body_text)]
-        return "\n".join([*self._head(), *used, "", *self._constant_lines(), *self._type(), body_text])
+        code = "\n".join([*used, "", *self._constant_lines(), *self._type(), body_text])
+        return "\n".join([*self._head(), self._with_types(code)])
+
+    def _with_types(self, code: str) -> str:
+        """The code with C's names for numbers and functions; two files may be included in one program."""
+        end = "f" if self.r.dtype == torch.float32 else ""
+        code = re.sub(rf"\b({'|'.join(HELPERS)})\(", rf"{self.name}_\1(", code)
+        code = re.sub(rf"\b({'|'.join(MATH)})\(", lambda found: f"{found[1].lower()}{end}(", code)
+        return re.sub(r"\breal\b", "float" if end else "double", code)
 
     # ------------------------------------------------------------------------------------------------- pieces
     def _call(self, name: str, *arguments: str) -> str:
@@ -81,7 +96,7 @@ class CFile:
         return "\n".join(lines)
 
     def _head(self) -> list[str]:
-        end, n, r = "f" if self.r.dtype == torch.float32 else "", self.name, self.r
+        n, r = self.name, self.r
         lines = [self.title, "", "Written by longlag export. C99, no allocation, one stream per object.", ""]
         lines += [f"    {n} net; {n}_{'init' if r.weights else 'reset'}(&net); {n}_step(&net, x, y);", ""]
         sizes = f"x: {r.inputs['x'].numel()} numbers; y: {r.output.numel()}"
@@ -92,8 +107,7 @@ class CFile:
         codes = CODES if r.weights else CODES[:3]
         lines += [sizes, "", "Returned:", *(f"{k}: {text}" for k, text in enumerate(codes))]
         comment = ["/*", *(f"   {line}".rstrip() for line in lines), "*/"]
-        macros = [f"#define {m} {m.lower()}{end}" for m in MACROS]
-        return [*comment, "#include <math.h>", "", f"typedef {'float' if end else 'double'} real;", *macros, ""]
+        return [*comment, "#include <math.h>", ""]
 
     def _type(self) -> list[str]:
         arrays = sorted(self._used.values(), key=lambda a: (a.name is None, a.number))
@@ -136,9 +150,10 @@ class CFile:
         tensor = tensor.detach().squeeze()
         tensor = tensor.reshape(1) if tensor.dim() == 0 else tensor
         array, view = self.program.array_of(tensor), self.program.view(tensor)
+        at = "i" if tensor.numel() > 1 else "0"
         if array.constant:
-            return nested(view.shape[-1:], [f"{name}[i] = {self._constant(view)}[i];"])
-        return nested(view.shape, [f"{name}[i] = {self._place(array)}[{view.offset} + {view.strides[0]}*i];"])
+            return nested(view.shape[-1:], [f"{name}[{at}] = {self._constant(view)}[{at}];"])
+        return nested(view.shape, [f"{name}[{at}] = {self._place(array)}[{index(view, 'i')}];"])
 
     def _keep(self) -> list[str]:
         """Copy new values to what lasts; a value that would be overwritten before goes through a spare array."""
@@ -162,7 +177,8 @@ class CFile:
         for name, value in self.r.rest.items():
             if value.numel() and self._reads(self.r.lasting[name]):
                 place, flat = self._place_of(self.r.lasting[name]), value.reshape(-1)
-                first = f"{place}[i] = {number(float(flat[0]), self.r.dtype)};"
+                at = "i" if flat.numel() > 1 else "0"
+                first = f"{place}[{at}] = {number(float(flat[0]), self.r.dtype)};"
                 each = [f"{place}[{k}] = {number(float(v), self.r.dtype)};" for k, v in enumerate(flat)]
                 lines += nested((flat.numel(),), [first]) if bool((flat == flat[0]).all()) else each
         return lines
@@ -174,11 +190,12 @@ class CFile:
             if self._reads(tensor):
                 n = tensor.numel()
                 start = self._constant(View(self.program.array_of(tensor).number, 0, (n,), (1,)))
-                lines += nested((n,), [f"{self._place_of(tensor)}[i] = {start}[i];"])
+                at = "i" if n > 1 else "0"
+                lines += nested((n,), [f"{self._place_of(tensor)}[{at}] = {start}[{at}];"])
         return [*lines, self._call("reset")]
 
     def _finite(self, place: str, n: int, code: int) -> list[str]:
-        return nested((n,), [f"if (!isfinite({place}[i])) return {code};"]) if n else []
+        return nested((n,), [f"if (!isfinite({place}[{'i' if n > 1 else 0}])) return {code};"]) if n else []
 
 
 def _field(array: Array) -> str:

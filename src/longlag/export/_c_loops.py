@@ -11,7 +11,9 @@ from longlag.export._c_program import View
 def broadcast(view: View, shape: tuple[int, ...]) -> View:
     """A view with the strides of a broadcast to ``shape``."""
     missing = len(shape) - len(view.shape)
-    strides = [0] * missing + [0 if n == 1 and m != 1 else s for n, m, s in zip(view.shape, shape[missing:], view.strides)]
+    strides = [0] * missing + [
+        0 if n == 1 and m != 1 else s for n, m, s in zip(view.shape, shape[missing:], view.strides)
+    ]
     return View(view.array, view.offset, shape, tuple(strides))
 
 
@@ -36,7 +38,7 @@ def merged(views: Sequence[View]) -> tuple[tuple[int, ...], list[View]]:
 
 def index(view: View, variables: Sequence[str]) -> str:
     """The index of an element in its array, e.g. ``3 + 4*i + j``."""
-    terms = [v if s == 1 else f"{s}*{v}" for v, s in zip(variables, view.strides) if s]
+    terms = [v if s == 1 else f"{s}*{v}" for v, s, n in zip(variables, view.strides, view.shape) if s and n > 1]
     return " + ".join([*([str(view.offset)] if view.offset or not terms else []), *terms])
 
 
@@ -83,11 +85,12 @@ class Loops:
 
 def nested(shape: Sequence[int], body: Sequence[str], variables: Sequence[str] = VARIABLES) -> list[str]:
     """``body`` in a loop per dimension."""
-    lines = [f"{'    ' * d}for (int {v} = 0; {v} < {n}; ++{v})" for d, (v, n) in enumerate(zip(variables, shape))]
+    runs = [(v, n) for v, n in zip(variables, shape) if n != 1]
+    lines = [f"{'    ' * d}for (int {v} = 0; {v} < {n}; ++{v})" for d, (v, n) in enumerate(runs)]
     if len(lines) == 1 and len(body) == 1:
         return [lines[0], f"    {body[0]}"]
     if not lines:
-        return list(body)
+        return list(body) if len(body) == 1 else ["{", *(f"    {line}" for line in body), "}"]
     lines[-1] += " {"
     pad = "    " * len(lines)
     return [*lines, *(f"{pad}{line}" for line in body), "    " * (len(lines) - 1) + "}"]

@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from longlag.engines.recording import Operation
-from longlag.export._c_loops import VARIABLES, Loops, broadcast, index, merged, nested
-from longlag.export._c_program import Array, Program, View
+from longlag.export._c_elements import Elements, number
+from longlag.export._c_loops import VARIABLES, Loops, broadcast, nested
+from longlag.export._c_program import View
 from longlag.export._c_tables import POINTWISE, SMALL_POWERS, known, plain_name
 from longlag.export._check import ExportError
 
 REALS = (torch.float32, torch.float64)
 
 
-class Printer:
-    """Prints a program's operations.
-
-    Args:
-        place: how an array is written in C.
-        constant: how a constant view is written in C: its array is stored as it is read.
-        real: the dtype.
-    """
-
-    def __init__(
-        self, program: Program, place: Callable[[Array], str], constant: Callable[[View], str], real: torch.dtype
-    ) -> None:
-        self.program, self.place, self.constant, self.real = program, place, constant, real
+class Printer(Elements):
+    """Prints a program's operations."""
 
     def lines(self, operations: Sequence[Operation]) -> list[str]:
         """The statements of a section."""
@@ -40,20 +30,13 @@ class Printer:
         loops.close()
         return loops.lines
 
-    def copy(self, target: Tensor, source: Tensor) -> list[str]:
-        """Statements that copy a tensor."""
-        loops = Loops()
-        self._pointwise(loops, "{src}", target, {"src": source})
-        loops.close()
-        return loops.lines
-
     # --------------------------------------------------------------------------------------------- operations
     def _print(self, op: Operation, loops: Loops) -> None:
         name, given = plain_name(op.name), dict(op.arguments)
         if not known(op.name):
             raise ExportError(
-                f"export: C has no code for torch's operation {op.name}; a layer must use operations on numbers, matrix "
-                "products, sums and softmax (see longlag/export/_c_tables.py)"
+                f"export: C has no code for torch's operation {op.name}; a layer must use operations on numbers, "
+                "matrix products, sums and softmax (see longlag/export/_c_tables.py)"
             )
         written = [given[key] for key in op.written]
         target = next(t for t in (written or op.results) if isinstance(t, Tensor))
@@ -67,32 +50,6 @@ class Printer:
             return
         method = getattr(self, "_" + name.partition(".")[0].strip("_"))
         loops.add(*method(target, given))
-
-    def _pointwise(self, loops: Loops, expression: str, target: Tensor, given: dict[str, Any]) -> None:
-        shape = tuple(target.shape)
-        tensors = {k: v for k, v in given.items() if isinstance(v, Tensor) and f"{{{k}}}" in expression}
-        views = [broadcast(self._read(v), shape) for v in tensors.values()]
-        order, (to, *sources) = merged([self.program.view(target), *views])
-        texts = {k: self._element(v, s) for (k, v), s in zip(tensors.items(), sources)}
-        texts |= {k: number(v, self.real) for k, v in given.items() if isinstance(v, int | float)}
-        if texts.get("alpha") in ("1", number(1.0, self.real)):
-            expression = expression.replace("{alpha}*", "")
-        if texts.get("value") in ("1", number(1.0, self.real)):
-            expression = expression.replace("{value}*", "")
-        value = expression.format_map(texts)
-        loops.pointwise(to, sources, f"{self._element(target, to)} = {value};")
-
-    def _read(self, tensor: Tensor) -> View:
-        """A tensor's view; constants are stored without gaps in the order in which they are read."""
-        view = self.program.view(tensor)
-        if view.array >= 0 and self.program.arrays[view.array].constant:
-            return View(view.array, 0, view.shape, contiguous(view.shape))
-        return view
-
-    def _element(self, tensor: Tensor, view: View, variables: Sequence[str] = VARIABLES) -> str:
-        array = self.program.array_of(tensor)
-        name = self.constant(self.program.view(tensor)) if array.constant else self.place(array)
-        return f"{name}[{index(view, variables)}]"
 
     # ------------------------------------------------------------------------------------------------ products
     def _addmm(self, target: Tensor, given: dict[str, Any]) -> list[str]:
@@ -110,7 +67,11 @@ class Printer:
         return self._product(target.view(1, 1), given["self"].unsqueeze(0), given["tensor"].unsqueeze(-1))
 
     def _bmm(self, target: Tensor, given: dict[str, Any]) -> list[str]:
-        return [line for b in range(len(target)) for line in self._mm(target[b], {k: v[b] for k, v in given.items() if isinstance(v, Tensor)})]
+        return [
+            line
+            for b in range(len(target))
+            for line in self._mm(target[b], {k: v[b] for k, v in given.items() if isinstance(v, Tensor)})
+        ]
 
     def _baddbmm(self, target: Tensor, given: dict[str, Any]) -> list[str]:
         lines = []
@@ -118,7 +79,9 @@ class Printer:
             at = {k: v[b] if isinstance(v, Tensor) else v for k, v in given.items()}
             keep = given["self"] is target
             beta, alpha = number(given["beta"], self.real), number(given["alpha"], self.real)
-            lines += self._product(target[b], at["batch1"], at["batch2"], None if keep else at["self"], beta, alpha, keep)
+            lines += self._product(
+                target[b], at["batch1"], at["batch2"], None if keep else at["self"], beta, alpha, keep
+            )
         return lines
 
     def _product(
@@ -142,7 +105,11 @@ class Printer:
             lines = [] if keep and first == at else nested((M, N), [f"{at} = {first};"], "ij")
             body = [f"const real v = {scale}{left};", f"for (int j = 0; j < {N}; ++j) {at} += v * {right};"]
             return [*lines, *nested((M, K), body, "ik")]
-        body = [f"real sum = {first};", f"for (int k = 0; k < {K}; ++k) sum += {scale}{left} * {right};", f"{at} = sum;"]
+        body = [
+            f"real sum = {first};",
+            f"for (int k = 0; k < {K}; ++k) sum += {scale}{left} * {right};",
+            f"{at} = sum;",
+        ]
         return nested((M, N), body, "ij")
 
     # ------------------------------------------------------------------------------------------ pieces, sums
@@ -170,16 +137,13 @@ class Printer:
     def _slice_backward(self, target: Tensor, given: dict[str, Any]) -> list[str]:
         dim, start, end = given["dim"], given["start"], min(given["end"], target.shape[given["dim"]])
         inner = target.narrow(dim, start, end - start)
-        return [*self._filled(target, 0), *self.copy(inner[(slice(None),) * dim + (slice(None, None, given["step"]),)], given["grad_output"])]
+        return [
+            *self._filled(target, 0),
+            *self.copy(inner[(slice(None),) * dim + (slice(None, None, given["step"]),)], given["grad_output"]),
+        ]
 
     def _eye(self, target: Tensor, given: dict[str, Any]) -> list[str]:
         return [*self._filled(target, 0), *self._filled(target.diagonal(), 1)]
-
-    def _filled(self, target: Tensor, value: float) -> list[str]:
-        loops = Loops()
-        self._pointwise(loops, "{value}", target, {"value": value})
-        loops.close()
-        return loops.lines
 
     def _repeat_interleave(self, target: Tensor, given: dict[str, Any]) -> list[str]:
         dim, n = given["dim"], given["repeats"]
@@ -198,6 +162,33 @@ class Printer:
         source, dims = given["self"], given.get("dim") or list(range(given["self"].dim()))
         return self._reduced(target, source, dims, "-INFINITY", "if ({0} > sum) sum = {0};", "sum")
 
+    def _var(self, target: Tensor, given: dict[str, Any]) -> list[str]:
+        source = given["self"]
+        if list(given["dim"]) not in ([-1], [source.dim() - 1]):
+            raise ExportError(
+                f"export: C has no code for a variance over dimensions {given['dim']}, only over the last"
+            )
+        n, lost = source.shape[-1], 1 if given["correction"] is None else given["correction"]
+        view, names = self._read(source), VARIABLES[: source.dim() - 1] + "p"
+        x, over = self._element(source, view, names), f"for (int p = 0; p < {n}; ++p)"
+        out = target.squeeze(-1) if given["keepdim"] else target
+        to = self._element(out, self.program.view(out))
+        body = ["real mean = 0, sum = 0;", f"{over} mean += {x} / {n};", f"{over} sum += ({x} - mean) * ({x} - mean);"]
+        return _block(view.shape[:-1], [*body, f"{to} = sum / {n - lost};"])
+
+    def _index(self, target: Tensor, given: dict[str, Any]) -> list[str]:
+        at = [(d, i) for d, i in enumerate(given["indices"]) if i is not None]
+        if len(at) != 1 or at[0][1].dim() != 1:
+            raise ExportError(
+                "export: C has no code for indexing by several arrays, or by one of more than one dimension"
+            )
+        dim, chosen = at[0]
+        names = VARIABLES[: target.dim()]
+        where = [*names[:dim], self._element(chosen, self._read(chosen), names[dim]), *names[dim + 1 :]]
+        source = self._element(given["self"], self._read(given["self"]), where)
+        to = self._element(target, self.program.view(target), names)
+        return nested(target.shape, [f"{to} = {source};"])
+
     def _reduced(
         self, target: Tensor, source: Tensor, dims: Sequence[int], start: str, each: str, end: str
     ) -> list[str]:
@@ -205,6 +196,8 @@ class Printer:
         rest = [d for d in range(source.dim()) if d not in dims]
         view = self._read(source)
         shape = [view.shape[d] for d in rest]
+        if all(view.shape[d] == 1 for d in dims):
+            return self.copy(target.reshape(shape), source.squeeze(dims))
         inner = [view.shape[d] for d in dims]
         names = VARIABLES[: len(rest)] + "pqrs"[: len(dims)]
         ordered = View(view.array, view.offset, (*shape, *inner), tuple(view.strides[d] for d in (*rest, *dims)))
@@ -261,25 +254,5 @@ class Printer:
 
 
 def _block(shape: Sequence[int], body: list[str]) -> list[str]:
-    return nested(shape, body) if shape else ["{", *(f"    {line}" for line in body), "}"]
-
-
-def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of an array without gaps."""
-    return tuple(math.prod(shape[k + 1 :]) for k in range(len(shape)))
-
-
-def number(value: float, real: torch.dtype) -> str:
-    """A number in C."""
-    if isinstance(value, bool | int):
-        return str(int(value)) if value >= 0 else f"({int(value)})"
-    if math.isinf(value) or math.isnan(value):
-        return "NAN" if math.isnan(value) else ("INFINITY" if value > 0 else "(-INFINITY)")
-    exact = torch.tensor(value, dtype=real).item()
-    if exact == int(exact) and abs(exact) < 1e6:
-        text = f"{int(exact)}.0"
-    else:
-        text = f"{exact:.9g}" if real == torch.float32 else repr(exact)
-        text += "" if any(c in text for c in ".en") else ".0"
-    text += "f" if real == torch.float32 else ""
-    return text if value >= 0 else f"({text})"
+    lines = nested(shape, body)
+    return lines if len(lines) > len(body) else ["{", *(f"    {line}" for line in body), "}"]

@@ -11,7 +11,16 @@ from torch import Tensor
 from longlag.engines.recording import Operation
 
 # operations without effect on memory, where the result is an array: views, bounds checks
-SILENT = ("_local_scalar_dense", "aminmax", "min", "max", "lift_fresh", "empty_like", "new_empty", "empty.memory_format")
+SILENT = (
+    "_local_scalar_dense",
+    "aminmax",
+    "min",
+    "max",
+    "lift_fresh",
+    "empty_like",
+    "new_empty",
+    "empty.memory_format",
+)
 
 
 class View(NamedTuple):
@@ -83,7 +92,7 @@ class Program:
     def view(self, tensor: Tensor) -> View:
         """How a tensor lies in its array."""
         shape, strides = tuple(tensor.shape), tuple(tensor.stride())
-        return View(self.array_of(tensor).number, tensor.storage_offset(), shape, strides)
+        return View(self.array_of(tensor).number, int(tensor.storage_offset()), shape, strides)
 
     # ---------------------------------------------------------------------------------------------- constants
     def _find_constants(self, sections: dict[str, list[Operation]]) -> None:
@@ -141,7 +150,7 @@ class Program:
         if op.name in SILENT or all(a.number < 0 for a in self.targets(op)):
             return True
         read = {self.array_of(t).number for t in tensors_in(list(op.arguments.values()))}
-        return not op.written and all(self.array_of(r).number in read for r in op.results)  # a view
+        return not op.written and all(a.number in read or a.number < 0 for a in self.targets(op))  # a view
 
 
 def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from longlag.engines.recording import Operation, record
+from longlag.export._c_program import tensors_in
 from longlag.export._c_tables import known
 from longlag.export._check import ExportError, check_dtype
 from longlag.export._portable import portable
@@ -24,8 +25,8 @@ class Recording:
     """What the C file is printed from.
 
     Attributes:
-        sections: ``core`` (one step), and of a learner ``predict`` (read-out), ``score`` (read-out, loss, gradients) and
-            ``update`` (of the weights).
+        sections: ``core`` (one step), and of a learner ``predict`` (read-out), ``score`` (read-out, loss, gradients)
+            and ``update`` (of the weights).
         inputs: ``x``, and of a learner ``target``.
         lasting: what a device keeps: name -> array.
         rest: the content of those that `reset` sets.
@@ -88,8 +89,20 @@ def record_step(model: Layer, readout: nn.Module | None) -> Recording:
         return (y if head is None else head(y)), new
 
     (output, new), operations = record(step, known)
-    after = list(zip(lasting.values(), layer.state_spec.parts(new) if lasting else ()))
+    _check_python(layer, operations)
+    news: tuple[Tensor, ...] = layer.state_spec.parts(new) if lasting else ()
+    after = list(zip(lasting.values(), news))
     return Recording(layer.dtype, {"core": operations}, {"x": x}, lasting, rest, output, after, list(lasting))
+
+
+def _check_python(layer: Layer, operations: list[Operation]) -> None:
+    """Refuse a step that makes a Python number of a tensor: C code would not follow a decision about it."""
+    for op in operations:
+        if op.name == "_local_scalar_dense" and op.arguments["self"].is_floating_point():
+            raise ExportError(
+                f"export: {layer.class_name} reads a tensor as a Python number in its step, which C code cannot "
+                "follow; use torch.where instead of if"
+            )
 
 
 def twin(learner: Online) -> Online:
@@ -138,6 +151,12 @@ def record_learning(learner: Online) -> Recording:
     before = {f"trace_{path}": leaf for path, leaf in _leaves(trace.values)}
     x = _example(layer)
     (y, after, trace), core = record(lambda: rule.step(layer, x, state, trace), known)
+    _check_python(layer, core)
+    changed = {t.untyped_storage().data_ptr() for op in core for t in tensors_in([op.arguments[n] for n in op.written])}
+    same = {
+        name for path, leaf in _leaves(trace.values) if (name := f"trace_{path}") in before and leaf is before[name]
+    }
+    before = {n: leaf for n, leaf in before.items() if n not in same or leaf.untyped_storage().data_ptr() in changed}
     lasting = lasting | before
     pairs = list(zip((lasting[name] for name in rest), layer.state_spec.parts(after) if rest else ()))
     pairs += [(before[name], leaf) for path, leaf in _leaves(trace.values) if (name := f"trace_{path}") in before]
@@ -166,7 +185,7 @@ def _named(layer: Layer, readout: nn.Module | None) -> dict[str, Tensor]:
     return found | ({} if readout is None else {f"readout.{n}": p.detach() for n, p in readout.named_parameters()})
 
 
-def _score(new: Online, trace: Any, y: Tensor, target: Tensor, head: list[Tensor]) -> Any:
+def _score(new: Online, trace: Any, y: Tensor, target: Tensor, head: Sequence[Tensor]) -> Any:
     """Output, loss, norm of the gradients, and (parameter, change) pairs, as `Online` computes them."""
     with torch.enable_grad():
         output = y if new.readout is None else new.readout(y)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# name -> expression; {self}, {other}, … are arguments. Capitals are macros for float or double, see `_c_file`.
+# name -> expression; {self}, {other}, … are arguments. Capitals are functions of math.h.
 POINTWISE: dict[str, str] = {
     "add.Tensor": "{self} + {alpha}*{other}",
     "add.Scalar": "{self} + {alpha}*{other}",
@@ -57,6 +57,7 @@ POINTWISE: dict[str, str] = {
     },
     "sigmoid_backward": "{grad_output} * (1 - {output}) * {output}",
     "tanh_backward": "{grad_output} * (1 - {output}*{output})",
+    "softplus_backward": "{grad_output} * ({self} * {beta} > {threshold} ? 1 : sigmoid({self} * {beta}))",
     "threshold_backward": "({self} > {threshold} ? {grad_output} : 0)",
     "clone": "{self}",
     "_to_copy": "{self}",
@@ -74,13 +75,13 @@ POINTWISE: dict[str, str] = {
     "full_like": "{fill_value}",
     "scalar_tensor": "{s}",
 }
-SMALL_POWERS = {2: "{0} * {0}", 3: "{0} * {0} * {0}", 0.5: "SQRT({0})", -1: "1 / {0}", -0.5: "1 / SQRT({0})"}
+SMALL_POWERS = {1: "{0}", 2: "{0} * {0}", 3: "{0} * {0} * {0}", 0.5: "SQRT({0})", -1: "1 / {0}", -0.5: "1 / SQRT({0})"}
 
 # written by methods of `Printer`
 WHOLE = {
     *("mm", "addmm", "bmm", "baddbmm", "mv", "dot", "cat", "stack", "sum.dim_IntList", "sum", "mean.dim", "amax"),
     *("_softmax", "_log_softmax", "native_layer_norm", "argmax", "scatter.value", "eye", "var.correction"),
-    *("constant_pad_nd", "slice_backward", "repeat_interleave.self_int", "index_select", "arange.start_step", "arange"),
+    *("constant_pad_nd", "slice_backward", "repeat_interleave.self_int", "index.Tensor"),
 }
 
 
