@@ -14,6 +14,7 @@ from longlag.cells._functions import *  # noqa: F403
 from longlag.cells._known import find as find
 from longlag.cells._language import PUBLIC
 from longlag.cells._printer import Printer as Printer
+from longlag.cells._rewrite import without_marks as without_marks
 
 if TYPE_CHECKING:
     from longlag.cells.elman import elman as elman
@@ -52,5 +53,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    public = ["Assignments", "Cell", "Partials", "Printer", "cell", "find", "register_printer"]
+    public = ["Assignments", "Cell", "Partials", "Printer", "cell", "find", "register_printer", "without_marks"]
     return sorted([*public, *PUBLIC, *_HOME])

@@ -63,12 +63,18 @@ def scratch(cell: Any, norm: bool) -> int:
 def source(cell: Cell, dtype: str, norm: bool) -> str:
     """The generated module."""
     functions = [f"\n\n@njit(**INLINE)\n{NUMBA.function(form)}" for form in (unit(cell, norm), unit_back(cell, norm))]
-    called, imports = set(re.findall(r"\w+(?=\()", "".join(functions))), ""
+    text = "".join(functions)
+    head = HEAD.format(name=cell.name, dtype=dtype, norm=" with layer norm" if norm else "", imports=imports(text))
+    return head + text
+
+
+def imports(text: str) -> str:
+    """The lines that import the functions of the language of cells which a text calls."""
+    called, lines = set(re.findall(r"\w+(?=\()", text)), ""
     for module, known in FUNCTIONS.items():
         if used := ", ".join(name for name in known if name in called):
-            imports += f"from longlag.engines.cpu.simd.{module} import {used}\n"
-    head = HEAD.format(name=cell.name, dtype=dtype, norm=" with layer norm" if norm else "", imports=imports)
-    return head + "".join(functions)
+            lines += f"from longlag.engines.cpu.simd.{module} import {used}\n"
+    return lines
 
 
 def kernel(cell: Any, dtype: str, norm: bool, part: str) -> tuple[str, Callable[..., None]]:
