@@ -82,9 +82,9 @@ def test_an_existing_file_needs_force(tmp_path):
 
 
 def test_c_that_learns_on_from_a_saved_learner(tmp_path):
-    import mine_of_export  # pyright: ignore[reportMissingImports]
-
-    learner = mine_of_export.learner()
+    scope: dict = {}
+    exec(MINE, scope)
+    learner = scope["learner"]()
     learner.step(torch.ones(1, 3), torch.ones(1, 1))
     learner.save(tmp_path / "learner.safetensors")
     done = export("mine_of_export:learner", "net.c", "--weights", "learner.safetensors", "--learn")
