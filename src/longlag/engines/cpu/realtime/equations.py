@@ -95,7 +95,7 @@ class Rows:
         for q in loop:
             past = sum((self._partial(q, r) * E[r] for r in loop), start=_zero())
             wanted[f"new_{q}"] = past + self._partial(q, name) * _symbol("source")
-            if self.own and (q, name) not in cell.jacobian:  # not reached in one step: 0 for ever [SNAP 1]
+            if self.own and (q, name) not in cell.jacobian:  # not reached in one step: it stays 0
                 wanted[f"new_{q}"] = E[q]
         read = [f"E_{q}" for q in loop]
         known = [_name(key) for key in self._read_by_trace(name)]
