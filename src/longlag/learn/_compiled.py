@@ -215,7 +215,7 @@ def _state_pairs(d: _plan.Described, layer: Any, batch: int) -> Iterator[tuple[i
     starts = torch.arange(batch).unsqueeze(-1) * d.layout.sample
     found = [] if fed_back is None else [(starts + torch.arange(fed_back.shape[-1]), fed_back)]
     for k, group in enumerate(d.graph.groups):
-        for name, values in zip(d.network.groups[k].loop, loops[group.name]):
+        for name, values in zip(group.loop, loops[group.name]):
             found.append((starts + d.layout.row_places(k, name), values))
     for i, part in enumerate(parts):
         low = float(part.min()) if part.numel() else 0

@@ -23,7 +23,8 @@ def forward_for(plan: Any, k: int) -> Any:
     gates, params = len(group.cell.gates), len(group.cell.params)
     form = rows.unit
     units = over_units(plan.functions[k]["unit"], number, vectors=not NUMBA.uses_power(form))
-    read = picked(range(gates + len(group.loop)))
+    read = picked(range(gates + len(group.loop) + len(rows.own)))
+    own_weights = in_turn([_own_weights(plan, k, gate) for gate in rows.own], nothing)
     first_new = rows.at["new y"]
     written, read_params = picked(range(first_new, first_new + len(form.outputs))), picked(range(params))
     gather = in_turn(_gathered(plan, k), nothing)
@@ -45,9 +46,25 @@ def forward_for(plan: Any, k: int) -> Any:
             if (z.D - first) % 2 == 0:
                 odd = odd + load(W, (z.D - 1) * lanes) * source[z.D - 1]
             store(values, c * lanes, even + odd)
+        own_weights(table, v, values)
         units(table, S, read(values, 0, S) + read_params(v.effective, z.P, S), written(values, 0, S))
 
     return forward
+
+
+def _own_weights(plan: Any, k: int, gate: str) -> Any:
+    """``copy(table, v, values)``: the weights of a gate from each unit to itself."""
+    rows, sizes, lanes = plan.rows[k], plan.sizes[k], LANES[plan.number]
+    g, at_row = rows.group.cell.gates.index(gate), rows.at[f"own {gate}"]
+
+    @njit(**INLINE)
+    def copy(table, v, values):
+        z = sizes(table)
+        for u in range(z.units):
+            source = (g * z.tiles + u // lanes) * z.D + z.inputs + u
+            values[at_row * z.tiles * lanes + u] = v.weights[z.W + source * lanes + u % lanes]
+
+    return copy
 
 
 def _gathered(plan: Any, k: int) -> list[Any]:

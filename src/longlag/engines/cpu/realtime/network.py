@@ -33,7 +33,9 @@ class Group:
 
     @cached_property
     def loop(self) -> tuple[str, ...]:
-        """The parts of its own past that a unit reads."""
+        """The parts of its own past that a unit reads; with the rule "snap" also y, through the unit's own weight."""
+        if self.rule == "snap":
+            return self.cell.fed_back
         return tuple(part for part in self.cell.inputs if part == "y" or part in self.cell.states)
 
     @cached_property

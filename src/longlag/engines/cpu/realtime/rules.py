@@ -27,7 +27,7 @@ def _blocks(rows: Rows, tiles: int, D: int, lanes: int) -> int:
 
 
 # rule -> f(rows, tiles, D, lanes): numbers that the rule keeps for a sample
-MEMORY: dict[str, Callable[[Rows, int, int, int], int]] = {"traces": _traces, blocks.RULE: _blocks}
+MEMORY: dict[str, Callable[[Rows, int, int, int], int]] = {"traces": _traces, "snap": _traces, blocks.RULE: _blocks}
 
 
 def memory(rule: str | None, rows: Rows, tiles: int, D: int, lanes: int) -> int:
@@ -63,5 +63,6 @@ def _piece(plan: Any, k: int, maker: Callable[[Any], Any], *more: Any) -> Any:
     rule = plan.network.groups[k].rule
     if rule is None:
         return nothing
-    module = importlib.import_module(f"longlag.engines.cpu.realtime.{rule}")
+    name = "traces" if rule == "snap" else rule  # they differ in their equations only
+    module = importlib.import_module(f"longlag.engines.cpu.realtime.{name}")
     return maker(module)(plan.rows[k], *more, plan.sizes[k], plan.number, plan.network.symbols)
