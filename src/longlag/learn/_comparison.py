@@ -126,8 +126,8 @@ def compare(
         spent = (time.perf_counter() - start) / len(steps)
         cosine = float(torch.nn.functional.cosine_similarity(gradient, exact, dim=0))
         rows.append((cosine, float(gradient.norm() / exact.norm()), _bytes(trace), spent))
-    numbers = torch.tensor(rows, dtype=torch.float64).unbind(1)
-    return RuleComparison(tuple(named), *numbers, title or f"{layer!r}, {len(steps)} steps")
+    cosine, norm, memory, spent = torch.tensor(rows, dtype=torch.float64).unbind(1)
+    return RuleComparison(tuple(named), cosine, norm, memory, spent, title or f"{layer!r}, {len(steps)} steps")
 
 
 def _exact(layer: Layer, x: Tensor, loss: Callable[[Tensor], Tensor]) -> tuple[Tensor, list[Tensor | None]]:
