@@ -54,12 +54,12 @@ def cfc(a, b, s, r, dt):
 
 @cell(gates="a", states="v", params={"alpha": 0.2}, fixed={"sigma": 0.0}, noise="xi")
 def ctrnn(a, v, xi, alpha, sigma):
-    """Continuous-time RNN of neuroscience (Song et al. 2016): potential v, rate y, α = dt/τ, noise of strength σ_ξ.
+    """Continuous-time RNN of neuroscience (Song et al. 2016): potential v, rate y, α = dt/τ, noise ξ.
 
     Take the cell to model cortical circuits: ``recurrent_signs`` gives Dale's law, ``recurrent_mask`` the connections.
 
-    v(t) = (1 − α)·v(t−1) + α·a + sigma·xi
+    v(t) = (1 − α)·v(t−1) + α·(a + sigma·xi)
     y(t) = relu(v(t))
     """
-    v = (1 - alpha) * v + alpha * a + sigma * xi
+    v = (1 - alpha) * v + alpha * (a + sigma * xi)
     return relu(v), v
