@@ -95,8 +95,20 @@ def test_an_antisymmetric_matrix_stays_so_while_training():
 
 
 # --------------------------------------------------------------------------------------- engines and rules
+FUSED = [name for name in SHELF if getattr(cells, name).reads_only_y]
+
+
+@pytest.mark.parametrize("name", [name for name in SHELF if name not in FUSED])
+def test_cells_that_no_kernel_computes_yet_say_so(name):
+    assert name in ("gru_original", "mgu", "co_rnn", "lem")
+    layer = layer_of(name, engine="auto")
+    assert layer.engine_for(randn(T, B, I)).startswith("reference: ")
+    with pytest.raises(ValueError, match=rf"^engine 'cpu' cannot serve this call: .*{name}"):
+        layer_of(name, engine="cpu")(randn(T, B, I))
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
-@pytest.mark.parametrize("name", SHELF)
+@pytest.mark.parametrize("name", FUSED)
 def test_the_fused_engine_equals_the_reference(name, dtype):
     hidden, batch = 19, 2
     reference, exact = layer_of(name, dtype, hidden=hidden), layer_of(name, hidden=hidden)
