@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from typing import Any
 
 import helpers
 import pytest
@@ -24,7 +25,7 @@ def oscillating(a, b, z, y, dt, gamma, epsilon):
     return y + dt * z, z
 
 
-def make(cell, size=6, **options):
+def make(cell, size=6, **options) -> Any:
     torch.manual_seed(0)
     return ll.Recurrent(cell, 3, size, **{"dtype": torch.float64, **options})
 
@@ -53,7 +54,8 @@ def test_gates_read_states_and_products_of_the_same_step(cell):
     found, wanted = layer(x)[0], by_hand(cell, dict(layer.named_parameters()), x)
     same(found, wanted)
     leaves = [x, *layer.parameters()]
-    same(*(torch.autograd.grad(helpers.weighted_sum(v), leaves) for v in (found, wanted)))
+    ours, theirs = (torch.autograd.grad(helpers.weighted_sum(v), leaves) for v in (found, wanted))
+    same(ours, theirs)
 
 
 @pytest.mark.parametrize("cell", [gru_2014, oscillating])
@@ -102,7 +104,7 @@ STRUCTURES = {
 def test_missing_connections_stay_missing(name, engine):
     options, zeros = STRUCTURES[name]
     layer, x = make(cells.gru, engine=engine, **options), randn(7, 4, 3)
-    absent = layer.weight_hh_l0 == 0 if zeros is None else zeros(layer.weight_hh_l0)
+    absent: torch.Tensor = layer.weight_hh_l0 == 0 if zeros is None else zeros(layer.weight_hh_l0)
     assert bool(absent.any())
     plain = make(cells.gru, engine=engine)
     plain.load_state_dict({name: getattr(layer, name) for name in plain.state_dict()})
@@ -187,7 +189,9 @@ def test_the_initial_state_is_learned(engine):
     )
     y = layer(x)[0]
     same(y, layer(x, state)[0])
-    same(*(torch.autograd.grad(helpers.weighted_sum(v), list(learned.values())) for v in (y, layer(x, state)[0])))
+    both = (y, layer(x, state)[0])
+    ours, theirs = (torch.autograd.grad(helpers.weighted_sum(v), list(learned.values())) for v in both)
+    same(ours, theirs)
 
 
 @pytest.mark.parametrize(

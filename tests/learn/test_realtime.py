@@ -11,7 +11,7 @@ from helpers import parts, randn, same
 from learn.course import make
 from torch import nn
 
-from longlag.learn import RTRL, LocalForward, Online, Rule, TruncatedRTRL, squared_error
+from longlag.learn import RTRL, LocalForward, Online, Rule, SnAp, TruncatedRTRL, squared_error
 
 PAIRS: list[tuple[str, Rule]] = [
     ("lstm97_linear", TruncatedRTRL()),
@@ -21,6 +21,8 @@ PAIRS: list[tuple[str, Rule]] = [
     ("lstm", RTRL()),
     ("user_apart", RTRL()),
     ("user_everything", RTRL()),
+    ("lstm", SnAp(1)),
+    ("user_everything", SnAp(1)),
 ]
 
 

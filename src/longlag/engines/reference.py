@@ -174,9 +174,12 @@ def cell_inputs(
     biases = dict(zip(late, (0.0,) * len(late) if bias is None else bias.unbind(0)))
 
     def finish(gate: str, product: Tensor | None) -> None:
-        a = from_x[gate] if gate in from_x else biases[gate]
-        if product is not None:
-            a = a + product  # [ELMAN 1 r]
+        if product is None:
+            a = from_x[gate]
+        elif gate in from_x:
+            a = from_x[gate] + product  # [ELMAN 1 r]
+        else:
+            a = biases[gate] + product
         if norm is not None:
             k = cell.gates.index(gate)
             a = layer_norm(a, a.shape[-1:], norm.weight[k], norm.bias[k], norm.eps)  # [LN-RNN 5 LN]

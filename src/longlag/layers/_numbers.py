@@ -11,12 +11,12 @@ from longlag.layers import validation
 from longlag.layers.validation import ShapeError
 
 if TYPE_CHECKING:
-    from longlag.layers.recurrent import Recurrent
+    from longlag.layers._cell_weights import CellWeights
 
 HINT = "learning rules, flow and Online take ll.layers.Joined(layer), whose input holds the numbers as features"
 
 
-def check_numbers(layer: Recurrent, given: dict[str, Any], s: validation.Sequences) -> dict[str, Tensor]:
+def check_numbers(layer: CellWeights, given: dict[str, Any], s: validation.Sequences) -> dict[str, Tensor]:
     """The numbers per step that a call gives, each (T, B, H)."""
     owner, declared = layer.class_name, layer.cell.per_step
     for name in given:
@@ -29,7 +29,7 @@ def check_numbers(layer: Recurrent, given: dict[str, Any], s: validation.Sequenc
     return {name: _number(layer, name, value, s) for name, value in given.items()}
 
 
-def _number(layer: Recurrent, name: str, value: Any, s: validation.Sequences) -> Tensor:
+def _number(layer: CellWeights, name: str, value: Any, s: validation.Sequences) -> Tensor:
     T, B, H, what = s.steps, s.batch, layer.hidden_size, f"the input {name}"
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = s.x.new_full((), value).expand((T, B) if not s.batch_first or not s.batched else (B, T))
@@ -52,7 +52,7 @@ def _number(layer: Recurrent, name: str, value: Any, s: validation.Sequences) ->
     return value
 
 
-def level_numbers(layer: Recurrent, s: validation.Sequences) -> tuple[Tensor, ...]:
+def level_numbers(layer: CellWeights, s: validation.Sequences) -> tuple[Tensor, ...]:
     """All numbers per step for one level; noise that is not given is drawn while training, and 0 otherwise."""
     found = []
     for name in layer.cell.per_step:

@@ -33,7 +33,9 @@ class Group:
 
     @cached_property
     def loop(self) -> tuple[str, ...]:
-        """The parts of its own past that a unit reads."""
+        """The parts of its own past that a unit reads; with the rule "snap" also y, through the unit's own weight."""
+        if self.rule == "snap":
+            return self.cell.fed_back
         return tuple(part for part in self.cell.inputs if part == "y" or part in self.cell.states)
 
     @cached_property
@@ -72,6 +74,20 @@ class Network:
     def inner(self) -> tuple[int, ...]:
         """The layer's groups."""
         return tuple(range(len(self.groups) - self.readout))
+
+    @cached_property
+    def reader(self) -> int | None:
+        """The first group that reads what is fed back."""
+        return next((k for k, group in enumerate(self.groups) if FED_BACK in group.reads), None)
+
+    @cached_property
+    def lasting(self) -> tuple[int, ...]:
+        """The layer's groups that the next step depends on; the others are computed where an output is wanted."""
+        needed = {k for k in self.inner if self.groups[k].loop} | {k for k, _, _ in self.fed_back}
+        for k in reversed(self.inner):
+            if k in needed:
+                needed |= {piece for piece in self.groups[k].reads if isinstance(piece, int)}
+        return tuple(sorted(needed))
 
     @cached_property
     def answers(self) -> tuple[int, ...]:
