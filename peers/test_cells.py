@@ -1,5 +1,7 @@
 """Cells of the shelf against their authors' packages: outputs and gradients. Run by ``make peers``."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -13,7 +15,7 @@ def randn(*shape, seed=0, dtype=torch.float64):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
-def layer_of(cell, dtype, hidden=H, inputs=I, engine="cpu", **options):
+def layer_of(cell, dtype, hidden=H, inputs=I, engine="cpu", **options) -> Any:
     torch.manual_seed(1)
     return ll.Recurrent(cell, inputs, hidden, dtype=dtype, engine=engine, **options)
 
@@ -106,7 +108,11 @@ def test_lif_is_that_of_spikingjelly():
     layer = layer_of(cells.lif, dtype, I, I)
     with torch.no_grad():
         layer.weight_ih_l0.copy_(torch.eye(I))
-        for other in (layer.weight_hh_l0, layer.bias_ih_l0, layer.bias_hh_l0):
+        for other in (
+            layer.weight_hh_l0,
+            layer.bias_ih_l0,
+            layer.bias_hh_l0,
+        ):
             other.zero_()
     node = neuron.LIFNode(tau=2.0, v_threshold=1.0, v_reset=0.0, surrogate_function=surrogate.ATan(), step_mode="m")
     x = (1.5 * randn(T, B, I, seed=2) + 1.0).requires_grad_()
@@ -137,7 +143,11 @@ def test_slstm_is_that_of_flashrnn():
         )  # fmt: skip
         return found[0][:, :, 0].reshape(T, B, H)
 
-    pairs = [(x, x), (layer.weight_ih_l0, layer.weight_ih_l0), (layer.bias_ih_l0, layer.bias_ih_l0)]
+    pairs = [
+        (x, x),
+        (layer.weight_ih_l0, layer.weight_ih_l0),
+        (layer.bias_ih_l0, layer.bias_ih_l0),
+    ]
     compare(lambda: layer(x)[0], run, pairs, dtype)
 
 
@@ -156,4 +166,9 @@ def test_ctrnn_is_that_of_nn4n():
         layer.alpha_l0.fill_(0.2)
     x = randn(T, B, I, dtype=dtype).requires_grad_()
     layer.eval()
-    compare(lambda: layer(x)[0], lambda: part(x), [(x, x), (layer.weight_hh_l0, part.hidden_layer.weight)], dtype)
+    compare(
+        lambda: layer(x)[0],
+        lambda: part(x),
+        [(x, x), (layer.weight_hh_l0, part.hidden_layer.weight)],
+        dtype,
+    )

@@ -1,5 +1,7 @@
 """The shelf of cells: layers against the papers' formulas, the fused engine, exact gradients in real time."""
 
+from typing import Any
+
 import pytest
 import torch
 from helpers import SHELF, error, gradients, randn, same, weighted_sum
@@ -89,7 +91,7 @@ def test_an_antisymmetric_matrix_stays_so_while_training():
     optimizer = torch.optim.Adam(layer.parameters(), lr=0.1)
     layer(randn(T, B, I))[0].square().sum().backward()
     optimizer.step()
-    U = layer.weight_hh_l0
+    U: Any = layer.weight_hh_l0
     same(U, -U.t(), "U")
     assert U.abs().max() > 0.1
 
