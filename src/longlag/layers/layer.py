@@ -77,7 +77,7 @@ class Layer(nn.Module, abc.ABC):
         self.class_name = type(self).__name__  # for messages; torch's parametrize changes the class later
         self.register_load_state_dict_pre_hook(_refuse_non_finite)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
         """Run the layer. torch's argument names ``input`` and ``hx`` are accepted too."""
         if kwargs:
             for theirs, ours in _TORCH_NAMES.items():
@@ -242,7 +242,7 @@ def check_layer(owner: str, argument: str, value: Any, or_else: str = "") -> Lay
     return value
 
 
-def _traced(layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Proxy:
+def _traced(layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The layer as one node of a ``torch.fx`` graph, as the recurrent layers of ``torch.nn`` are."""
     proxy = args[0] if args else kwargs["x"]
     return proxy.tracer.create_proxy("call_module", proxy.tracer.path_of_module(layer), args, kwargs)
