@@ -37,7 +37,7 @@ class Recurrent(CellWeights):
         norm: None; ``"layer"`` normalises every gate's net input over the units, variance with divisor H−1;
             ``"layer_torch"`` with divisor H, as ``torch.nn.LayerNorm`` does.
         recurrent: structure of U: ``"dense"``; ``"diagonal"``, one weight per unit; ``"heads:4"``, units read their own
-            head; ``"low_rank:8"``; ``"sparse:0.1"``, a fixed random mask of this density.
+            head; ``"low_rank:8"``; ``"sparse:0.1"``, a fixed random mask of this density; ``"antisymmetric"``.
         recurrent_mask: (H, H) or (G·H, H) of zeros and ones: connections that do not exist.
         recurrent_signs: (H,) of 1 and −1: the sign of all connections that leave a unit (Dale's law).
         proj_size: as in ``torch.nn.LSTM``: outputs are projected to so many features, which the next step reads.
