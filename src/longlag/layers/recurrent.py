@@ -16,6 +16,7 @@ from longlag.engines import Weights, reference
 from longlag.layers import validation
 from longlag.layers._stack import Stack
 from longlag.layers.bounds import gain_bound
+from longlag.layers.cell_module import CellModule
 from longlag.layers.linear_cells import CellStep
 from longlag.layers.state import Parts, State
 from longlag.layers.step_function import StepFunction
@@ -221,6 +222,18 @@ class Recurrent(Stack):
             return None
         w = self.weights(0)
         return gain_bound(self.cell, w.U, w.params)
+
+    def as_cell(self) -> CellModule:
+        """This layer as a module like ``torch.nn.LSTMCell``: one step, the same parameters under the cell's names.
+
+        >>> import torch, longlag as ll
+        >>> cell = ll.LSTM(3, 5).as_cell()
+        >>> h, c = cell(torch.randn(2, 3))
+        >>> h, c = cell(torch.randn(2, 3), (h, c))
+        >>> h.shape, list(cell.state_dict())
+        (torch.Size([2, 5]), ['weight_ih', 'weight_hh', 'bias_ih', 'bias_hh'])
+        """
+        return CellModule(self)
 
     def engine_for(self, x: Tensor) -> str:
         # in the present mode; without lengths and reset
