@@ -1,12 +1,13 @@
 """Exports: differences from the reference engine, and microseconds per step beside ours. ``--learn``: 10,000 steps.
 
-    python benchmarks/export.py            every layer of the registry as ONNX and C; sizes 16, 64, 256
-    python benchmarks/export.py --learn    the learners of tests/export/test_c.py beside `Online`, 10,000 steps
+python benchmarks/export.py            every layer of the registry as ONNX and C; sizes 16, 64, 256
+python benchmarks/export.py --learn    the learners of tests/export/test_c.py beside `Online`, 10,000 steps
 """
 
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import tempfile
 import time
@@ -32,6 +33,33 @@ def microseconds(work: Callable[[], object], seconds: float = 0.5) -> float:
             work()
         best = min(best, (time.perf_counter() - start) / n)
     return best * 1e6
+
+
+def microseconds_in_c(text: str, size: int, folder: str) -> float:
+    """The time of `net_step` in a C program, compiled with -O2."""
+    main = f"""
+#include <stdio.h>
+#include <time.h>
+int main(void)
+{{
+    static net n;
+    static float x[{size}], y[{size}];
+    double best = 1e9;
+    net_reset(&n);
+    for (int r = 0; r < 20; ++r) {{
+        clock_t start = clock();
+        for (int k = 0; k < 500; ++k) {{ x[k % {size}] += 0.01f; if (net_step(&n, x, y)) return 1; }}
+        double t = (double)(clock() - start) / CLOCKS_PER_SEC / 500 * 1e6;
+        if (t < best) best = t;
+    }}
+    printf("%g\\n", best);
+    return 0;
+}}
+"""
+    file = Path(folder, "time.c")
+    file.write_text(text + main, encoding="utf-8")
+    subprocess.run(["cc", "-std=c99", "-O2", str(file), "-o", f"{folder}/time", "-lm"], check=True)
+    return float(subprocess.run([f"{folder}/time"], capture_output=True, text=True, check=True).stdout)
 
 
 def differences() -> None:
@@ -63,12 +91,10 @@ def speed() -> None:
                 ll.export.to_onnx(layer, f"{folder}/step.onnx", step=True)
                 session = onnxruntime.InferenceSession(f"{folder}/step.onnx", options)
                 given = {f"{n}_in": p.numpy() for n, p in zip(layer.state_spec.names, parts)} | {"x": x.numpy()}
-                c = _c.Compiled("net", _c.source(layer, "net"), torch.float32, folder, 1000)
-                c.call("reset")
                 times = {
                     "layer.step": microseconds(lambda layer=layer, x=x, state=state: layer.step(x, state)),
                     "onnxruntime": microseconds(lambda session=session, given=given: session.run(None, given)),
-                    "C": microseconds(lambda c=c, x=x, size=size: c.repeated(x, size)) / 1000,
+                    "C": microseconds_in_c(_c.source(layer, "net"), size, folder),
                 }
             print(f"{kind.__name__:6} {size:4}", ", ".join(f"{k} {v:.2f} us" for k, v in times.items()), flush=True)
 
