@@ -130,7 +130,8 @@ def test_packed_sequences(ours, theirs, enforce_sorted, batch_first):
     assert torch.equal(y.batch_sizes, wanted.batch_sizes)
     for name in ("sorted_indices", "unsorted_indices"):
         one, other = getattr(y, name), getattr(wanted, name)
-        assert (one is None and other is None) or torch.equal(one, other)
+        assert (one is None) == (other is None)
+        assert one is None or torch.equal(one, torch.as_tensor(other))
     same(new, new_wanted, "state", 1e-5)
 
 
