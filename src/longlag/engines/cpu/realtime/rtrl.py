@@ -15,14 +15,13 @@ from longlag.engines.cpu.cache.compile import call
 from longlag.engines.cpu.codegen.pointers import INLINE, address, pointer, row
 from longlag.engines.cpu.realtime import blocks as block
 from longlag.engines.cpu.realtime import words as at
-from longlag.engines.cpu.realtime.equations import Rows
 from longlag.engines.cpu.realtime.view import in_turn, nothing
-from longlag.engines.cpu.simd.product import LANES
 
 
-def sweep_for(rows: Rows, functions: dict[str, Any], sizes: Any, number: Any, symbols: bool) -> Any:
+def sweep_for(plan: Any, k: int) -> Any:
     """``sweep(table, v, scored)``: the step joins the block; a full block ends first."""
-    partials, d_y, lanes = in_turn(_partials(rows, sizes, number), nothing), rows.at["d y"], LANES[number]
+    sizes, number, lanes, symbols = plan.sizes[k], plan.number, plan.lanes[k], plan.network.symbols
+    partials, d_y = in_turn(_partials(plan, k), nothing), plan.rows[k].at["d y"]
 
     @njit(**INLINE)
     def sweep(table, v, scored):
@@ -55,8 +54,9 @@ def sweep_for(rows: Rows, functions: dict[str, Any], sizes: Any, number: Any, sy
     return sweep
 
 
-def clear_for(rows: Rows, sizes: Any, number: Any, symbols: bool) -> Any:
+def clear_for(plan: Any, k: int) -> Any:
     """``clear(table, v, _)``: the errors so far are used; then nothing has influenced the state."""
+    sizes = plan.sizes[k]
 
     @njit(**INLINE)
     def clear(table, v, _):
@@ -68,8 +68,9 @@ def clear_for(rows: Rows, sizes: Any, number: Any, symbols: bool) -> Any:
     return clear
 
 
-def settle_for(rows: Rows, sizes: Any, number: Any, symbols: bool) -> Any:
+def settle_for(plan: Any, k: int) -> Any:
     """``settle(table, v, _)``: the errors so far become gradients."""
+    sizes = plan.sizes[k]
 
     @njit(**INLINE)
     def settle(table, v, _):
@@ -80,39 +81,39 @@ def settle_for(rows: Rows, sizes: Any, number: Any, symbols: bool) -> Any:
     return settle
 
 
-def _partials(rows: Rows, sizes: Any, number: Any) -> list[Any]:
+def _partials(plan: Any, k: int) -> list[Any]:
     """Pieces ``copy(table, v, place)`` of ∂q/∂v for every part q of the state and every gate, param and part v."""
-    cell, pieces = rows.group.cell, []
+    rows, cell, pieces = plan.rows[k], plan.rows[k].group.cell, []
     names = (*cell.gates, *cell.params, *cell.fed_back)
-    for k, key in enumerate((q, v) for q in cell.fed_back for v in names):
+    for to, key in enumerate((q, v) for q in cell.fed_back for v in names):
         if key in rows.partials:
-            pieces.append(_copied(rows.at[rows.partials[key]], k, sizes, number))
+            pieces.append(_copied(plan, k, rows.at[rows.partials[key]], to))
         else:
-            pieces.append(_constant(float(cell.jacobian.get(key, 0)), k, sizes, number))
+            pieces.append(_constant(plan, k, float(cell.jacobian.get(key, 0)), to))
     return pieces
 
 
-def _copied(at_row: int, k: int, sizes: Any, number: Any) -> Any:
-    lanes = LANES[number]
+def _copied(plan: Any, k: int, at_row: int, to: int) -> Any:
+    sizes, lanes = plan.sizes[k], plan.lanes[k]
 
     @njit(**INLINE)
     def copy(table, v, place):
         z = sizes(table)
         S = z.tiles * lanes
-        values, to = row(v.sample, z.rows + at_row * S), row(place, k * S)
+        values, new = row(v.sample, z.rows + at_row * S), row(place, to * S)
         for j in range(z.units):
-            to[j] = values[j]
+            new[j] = values[j]
 
     return copy
 
 
-def _constant(value: float, k: int, sizes: Any, number: Any) -> Any:
-    lanes = LANES[number]
+def _constant(plan: Any, k: int, value: float, to: int) -> Any:
+    sizes, number, lanes = plan.sizes[k], plan.number, plan.lanes[k]
 
     @njit(**INLINE)
     def fill(table, v, place):
         z = sizes(table)
         for j in range(z.units):
-            place[k * z.tiles * lanes + j] = number(value)
+            place[to * z.tiles * lanes + j] = number(value)
 
     return fill
