@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from longlag.engines.cpu.cache.machine import VECTOR_BYTES
-from longlag.engines.cpu.realtime import blocks, rules
+from longlag.engines.cpu.realtime import rules
+from longlag.engines.cpu.realtime.blocks import RULE
 from longlag.engines.cpu.realtime.equations import Rows
 from longlag.engines.cpu.realtime.network import FED_BACK, Group, Network, X
 from longlag.engines.cpu.realtime.words import Sizes
@@ -27,7 +28,7 @@ class Layout:
     def __init__(self, network: Network) -> None:
         self.network, self.register = network, VECTOR_BYTES // BYTES[network.dtype]
         groups = network.groups
-        self.lanes = [self._lanes_of(group) for group in groups]
+        self.lanes = [self._lanes(group) for group in groups]
         self.fed_back = sum(groups[k].units // every for k, _, every in network.fed_back)
         self.outputs = sum(groups[k].units for k in network.answers)
         self.rows = [Rows(group) for group in groups]
@@ -50,16 +51,16 @@ class Layout:
         rows = self.sample + self._whole(D)
         E = self._whole(rows + self.rows[k].count * S)
         offsets = self.numbers, P, self.sample, rows, E
-        traced = int(bool(group.loop) or group.rule == blocks.RULE)
+        traced = int(bool(group.loop))
         more = gates * tiles, lanes, params * S, traced
         self.sizes.append(Sizes(group.units, tiles, D, inputs, group.ones, *offsets, *more))
         self.numbers = P + params * S
         self.sample = self._whole(E + rules.memory(group.rule, self.rows[k], tiles, D, lanes))
 
-    def _lanes_of(self, group: Group) -> int:
-        """A power of 2 that holds the units, at most a register; for `blocks` always that."""
-        fitting = max(2, 1 << (group.units - 1).bit_length())
-        return self.register if group.rule == blocks.RULE else min(self.register, fitting)
+    def _lanes(self, group: Group) -> int:
+        """A register, or the power of two that holds all units."""
+        whole = group.rule == RULE  # whose kernels all groups share
+        return self.register if whole else min(self.register, max(2, 1 << (group.units - 1).bit_length()))
 
     def _width(self, piece: str | int) -> int:
         if isinstance(piece, int):

@@ -74,8 +74,8 @@ def kernel_for(plan: Plan) -> Callable[..., None]:
     sweep = in_turn([rules.sweep_for(plan, k) for k in inner], nothing)
     sweep_readout = rules.sweep_for(plan, every[-1]) if network.readout else nothing
     silence = in_turn([_silence(plan, k) for k in network.outputs], nothing)
-    settle = in_turn([rules.settle_for(plan, k) for k in inner], nothing)
     clear = in_turn([rules.clear_for(plan, k) for k in inner] + [_rest(plan, k) for k in inner], nothing)
+    settle = in_turn([rules.settle_for(plan, k) for k in inner], nothing)
     no_errors = in_turn([_no_errors(plan, k) for k in every], nothing)
     keep = in_turn([_keep(plan, k) for k in inner], nothing)
     finite = in_turn([_check_finite(plan, k) for k in lasting], nothing)

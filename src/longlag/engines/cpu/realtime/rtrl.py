@@ -15,13 +15,15 @@ from longlag.engines.cpu.cache.compile import call
 from longlag.engines.cpu.codegen.pointers import INLINE, address, pointer, row
 from longlag.engines.cpu.realtime import blocks as block
 from longlag.engines.cpu.realtime import words as at
+from longlag.engines.cpu.realtime.equations import Rows
 from longlag.engines.cpu.realtime.view import in_turn, nothing
+from longlag.engines.cpu.simd.product import LANES
 
 
 def sweep_for(plan: Any, k: int) -> Any:
     """``sweep(table, v, scored)``: the step joins the block; a full block ends first."""
-    sizes, number, lanes, symbols = plan.sizes[k], plan.number, plan.lanes[k], plan.network.symbols
-    partials, d_y = in_turn(_partials(plan, k), nothing), plan.rows[k].at["d y"]
+    rows, sizes, number, symbols = plan.rows[k], plan.sizes[k], plan.number, plan.network.symbols
+    partials, d_y, lanes = in_turn(_partials(rows, sizes, number), nothing), rows.at["d y"], LANES[number]
 
     @njit(**INLINE)
     def sweep(table, v, scored):
@@ -81,39 +83,39 @@ def settle_for(plan: Any, k: int) -> Any:
     return settle
 
 
-def _partials(plan: Any, k: int) -> list[Any]:
+def _partials(rows: Rows, sizes: Any, number: Any) -> list[Any]:
     """Pieces ``copy(table, v, place)`` of ∂q/∂v for every part q of the state and every gate, param and part v."""
-    rows, cell, pieces = plan.rows[k], plan.rows[k].group.cell, []
+    cell, pieces = rows.group.cell, []
     names = (*cell.gates, *cell.params, *cell.fed_back)
-    for to, key in enumerate((q, v) for q in cell.fed_back for v in names):
+    for k, key in enumerate((q, v) for q in cell.fed_back for v in names):
         if key in rows.partials:
-            pieces.append(_copied(plan, k, rows.at[rows.partials[key]], to))
+            pieces.append(_copied(rows.at[rows.partials[key]], k, sizes, number))
         else:
-            pieces.append(_constant(plan, k, float(cell.jacobian.get(key, 0)), to))
+            pieces.append(_constant(float(cell.jacobian.get(key, 0)), k, sizes, number))
     return pieces
 
 
-def _copied(plan: Any, k: int, at_row: int, to: int) -> Any:
-    sizes, lanes = plan.sizes[k], plan.lanes[k]
+def _copied(at_row: int, k: int, sizes: Any, number: Any) -> Any:
+    lanes = LANES[number]
 
     @njit(**INLINE)
     def copy(table, v, place):
         z = sizes(table)
         S = z.tiles * lanes
-        values, new = row(v.sample, z.rows + at_row * S), row(place, to * S)
+        values, to = row(v.sample, z.rows + at_row * S), row(place, k * S)
         for j in range(z.units):
-            new[j] = values[j]
+            to[j] = values[j]
 
     return copy
 
 
-def _constant(plan: Any, k: int, value: float, to: int) -> Any:
-    sizes, number, lanes = plan.sizes[k], plan.number, plan.lanes[k]
+def _constant(value: float, k: int, sizes: Any, number: Any) -> Any:
+    lanes = LANES[number]
 
     @njit(**INLINE)
     def fill(table, v, place):
         z = sizes(table)
         for j in range(z.units):
-            place[to * z.tiles * lanes + j] = number(value)
+            place[k * z.tiles * lanes + j] = number(value)
 
     return fill

@@ -46,18 +46,14 @@ def clear_for(plan: Any, k: int) -> Any:
 
 def settle_for(plan: Any, k: int) -> Any:
     """``settle(table, v, _)``: gradients that group k's rule has put off, before an update."""
-    return _piece("settle_for", plan, k) if plan.network.groups[k].rule == blocks.RULE else _nothing()
+    return _piece("settle_for", plan, k)
 
 
 def _piece(name: str, plan: Any, k: int) -> Any:
-    rule = plan.network.groups[k].rule
-    if rule is None:
-        return _nothing()
-    module = "traces" if rule == "snap" else rule  # they differ in their equations only
-    return getattr(importlib.import_module(f"{__package__}.{module}"), name)(plan, k)
-
-
-def _nothing() -> Any:
     from longlag.engines.cpu.realtime.view import nothing
 
-    return nothing
+    rule = plan.network.groups[k].rule
+    file = {"snap": "traces"}.get(rule, rule)  # they differ in their equations only
+    module = None if rule is None else importlib.import_module(f"{__package__}.{file}")
+    maker = getattr(module, name, None)  # a rule may put nothing off
+    return nothing if maker is None else maker(plan, k)

@@ -114,6 +114,10 @@ class Stream:
         """The transfer of what samples keep."""
         return tensor.data_ptr(), self.samples.data_ptr(), pairs.data_ptr(), len(pairs)
 
+    def rest_job(self, tensor: Tensor, pairs: Tensor) -> Job:
+        """The transfer of the state of a sample at rest."""
+        return tensor.data_ptr(), self.rest.data_ptr(), pairs.data_ptr(), len(pairs)
+
     def settle(self) -> None:
         """Do what rules have put off: `gradient` and the influence in `samples` are then those of the last step."""
         if self.blocks is not None:
@@ -123,10 +127,6 @@ class Stream:
         """No steps yet, but the influence that was written into `samples`; ``met``: whether it is not 0."""
         if self.blocks is not None:
             self.blocks.begin(self.samples, met)
-
-    def rest_job(self, tensor: Tensor, pairs: Tensor) -> Job:
-        """The transfer of the state of a sample at rest."""
-        return tensor.data_ptr(), self.rest.data_ptr(), pairs.data_ptr(), len(pairs)
 
     def meet(self, everything: bool) -> None:
         """Note that traces are 0 for all symbols, or may not be 0 for any."""

@@ -25,7 +25,7 @@ from typing import NamedTuple
 (scored, rest, dirty, network_groups) = range(41, 45)
 # in a sample's memory: what is fed back; the output and its error
 (fed, answer) = range(45, 47)
-(blocks,) = range(47, 48)  # address of the words of `blocks`
+blocks = 47  # address of the words of `blocks`
 END = 48  # the first group's sizes
 
 # numbers (float64): norm of the last gradient; largest norm, 0 for none; the last loss; its exponential mean, over
