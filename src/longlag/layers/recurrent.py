@@ -88,6 +88,7 @@ class Recurrent(Stack):
         layers = [[stem + self.suffix(k) for stem in MATRICES] for k in range(num_layers * self.directions)]
         self._names = [[name if name in self._parameters else None for name in names] for names in layers]
         self.reset_parameters()
+        self.flatten_parameters()
 
     def _make_weights(self, factory: dict) -> None:
         cell, H = self.cell, self.hidden_size
@@ -127,6 +128,18 @@ class Recurrent(Stack):
     def _initial_param(self, name: str) -> Tensor:
         """Initial values (H,) of one of the cell's params."""
         return torch.full((self.hidden_size,), self.cell.initial_params[name], dtype=torch.float64)
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Any:
+        moved = super()._apply(fn, recurse)
+        self.flatten_parameters()
+        return moved
+
+    def flatten_parameters(self) -> None:
+        """On CUDA, put the weights of each layer into one block of memory, as cuDNN wants them."""
+        for names in self._names:
+            weights = [self._parameters[name] for name in names[:4] if name in self._parameters]
+            if len(weights) in (2, 4) and all(w is not None and type(w) is nn.Parameter and w.is_cuda for w in weights):
+                engines.join([w for w in weights if w is not None])
 
     @property
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
