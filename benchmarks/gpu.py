@@ -100,7 +100,7 @@ def results(engine: str, cell: cells.Cell, problem: list[Any], dtype: torch.dtyp
         return leaves[-1]
 
     x, W, b, U, state, params, norm = leaf(problem)
-    w = Weights(W, b, U, None, tuple(params), norm and Norm(*norm, 1e-5))
+    w = Weights(W, b, U, None, tuple(params), Norm(norm[0], norm[1], 1e-5) if norm else None)
     how = {**how, "mask": None if how["mask"] is None else how["mask"].to(dtype)}
     y, ends = engines.run(engine, cell, x, w, state, **how)
     generator = torch.Generator("cuda").manual_seed(7)

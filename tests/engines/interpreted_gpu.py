@@ -11,6 +11,7 @@ import torch
 from contract import in_float64, problem, results
 
 import longlag as ll
+from longlag import engines
 from longlag.engines.gpu import loops, run
 from longlag.engines.gpu.equations import equations
 from longlag.engines.gpu.plan import Plan, power_of_two
@@ -173,5 +174,5 @@ def test_opcheck_and_compile():
     wanted = [x, *layer.parameters()]
     eager, traced = (torch.autograd.grad(f(x)[0].square().sum(), wanted) for f in (layer, compiled))
     helpers.same(traced, eager, tolerance=1e-6)
-    with pytest.raises(ll.layers.validation.ShapeError, match=r"^engine 'gpu': U of cell gru must be"):
+    with pytest.raises(engines.ShapeError, match=r"^engine 'gpu': U of cell gru must be"):
         operators.forward(*words[:2], [given[0], given[1][:3], *given[2:]], *words[3:])

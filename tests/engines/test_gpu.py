@@ -57,8 +57,9 @@ def test_what_the_kernels_do_not_serve(monkeypatch):
     refused(ll.LSTM(3, 4, engine="gpu"), x[:, :0], "its kernels need at least one sequence")
     monkeypatch.setattr(obstacles, "WIDEST", 3)
     refused(ll.LSTM(3, 4, engine="gpu", norm="layer"), x, "one program normalises at most 3 units, got 4")
+    layer = ll.LSTM(3, 4, engine="gpu")
     with pytest.raises(ValueError, match=r"torch\.func transforms"):
-        torch.func.vmap(lambda x: ll.LSTM(3, 4, engine="gpu")(x)[0])(x.expand(2, 5, 2, 3))
+        torch.func.vmap(lambda x: layer(x)[0])(x.expand(2, 5, 2, 3))
 
 
 @pytest.mark.usefixtures("pretended")

@@ -11,7 +11,18 @@ from learn.test_online import learner, weights
 from torch import nn
 
 import longlag as ll
-from longlag.learn import BPTT, RTRL, LocalForward, Online, SnAp, TruncatedBPTT, TruncatedRTRL, squared_error
+from longlag.learn import (
+    BPTT,
+    RFLO,
+    RTRL,
+    UORO,
+    LocalForward,
+    Online,
+    SnAp,
+    TruncatedBPTT,
+    TruncatedRTRL,
+    squared_error,
+)
 
 OPTIMIZERS = {
     "SGD": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-3),
@@ -29,6 +40,8 @@ LAYERS = {
     "lstm": (RTRL(), lambda: ll.LSTM(3, 4, 2, **DEFAULTS)),
     "jordan": (RTRL(), lambda: ll.Jordan(3, 5, 4, hidden_feedback=True, **DEFAULTS)),
     "snap": (SnAp(1), lambda: ll.LSTM(3, 4, **DEFAULTS)),
+    "uoro": (UORO(), lambda: ll.GRU(3, 4, 2, **DEFAULTS)),
+    "rflo": (RFLO(), lambda: ll.Leaky(3, 4, **DEFAULTS)),
     "window": (TruncatedBPTT(3), lambda: ll.GRU(3, 4, **DEFAULTS)),
     "bptt": (BPTT(), lambda: ll.GRU(3, 4, **DEFAULTS)),
     "frozen": (RTRL(), lambda: ll.EchoState(3, 5, 4, density=1.0, **DEFAULTS)),
@@ -65,6 +78,10 @@ def test_bit_identical_continuation(name, optimizer, tmp_path):
     assert all(torch.equal(p, weights(online)[key]) for key, p in weights(other).items())
     counts = ("steps", "updates", "skipped", "loss_now", "running_loss", "gradient_norm")
     assert all(getattr(online, c) == getattr(other, c) for c in counts)
+    restored = Online.restore(file)
+    assert all(torch.equal(a, b) for a, b in zip(live(restored, x, d, range(7, 20)), wanted, strict=True))
+    assert all(getattr(online, c) == getattr(restored, c) for c in counts)
+    assert repr(restored.optimizer) == repr(online.optimizer)
 
 
 def test_loading_goes_back_in_time_too(tmp_path):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from longlag.cells import Cell
-from longlag.engines import _choose
+from longlag.engines import _choose, _exporting
 from longlag.engines._arguments import Weights
 
 NAMES = ("reference", "cpu", "torch", "gpu")
@@ -34,7 +34,7 @@ def choose_for_cell(
     Args:
         request: ``"auto"``, or the name of an engine. If it cannot run the call, a ValueError gives the reason.
     """
-    if request in ("reference", "cpu") or (request == "auto" and x.is_cpu):
+    if request in ("reference", "cpu") or (request == "auto" and (x.is_cpu or _exporting.to_onnx())):
         return _choose.choose(request, x)
     found = {}
     for engine in ("torch", "gpu") if request == "auto" else (request,):

@@ -153,6 +153,8 @@ class AutogradStep(LinearStep):
     @torch.no_grad()
     def influence(self, wanted: Collection[str]) -> tuple[Tensor, list[Direct]]:
         named = {name: p.detach() for name, p in self.layer.named_parameters() if name in wanted}
+        if not self.spec.shapes:
+            return self.x.new_zeros(len(self.x), 0, 0), []
         J, C = self._influence_on(named, output=False)
         shapes = {name: p.shape for name, p in named.items()}
 
@@ -184,7 +186,7 @@ class AutogradStep(LinearStep):
         s, back = vjp(run, under, self._rows(self.before)[b : b + 1])  # pyright: ignore[reportAssignmentType]
         by_parameter, by_state = vmap(back)(torch.eye(len(s), dtype=s.dtype, device=s.device))
         empty = s.new_zeros(len(s), 0)
-        return by_state.flatten(1), torch.cat([empty, *(g.flatten(1) for g in by_parameter.values())], 1)
+        return by_state.flatten(1), torch.cat([empty, *(g.reshape(len(s), -1) for g in by_parameter.values())], 1)
 
     def gradients(self, dy: Tensor, wanted: Collection[str]) -> tuple[Tensor, Gradients]:
         named = {name: p for name, p in self.layer.named_parameters() if name in wanted}

@@ -16,7 +16,8 @@ from torch import Tensor
 from longlag.layers import Layer, LinearStep
 from longlag.layers.linear import Direct
 from longlag.layers.state import State
-from longlag.learn._rule import Errors, Method
+from longlag.layers.units import CutRecurrent, NotLocal, UnitGraph
+from longlag.learn._rule import Errors, Method, Unsupported
 from longlag.learn._state import Parameters, Values, attribute_paths, begin, copied, where
 
 Influence = dict[str, Tensor]  # each tensor (B, …)
@@ -43,7 +44,9 @@ class Linearised(Method):
                 "is differentiated by torch.func"
             )
         carried = layer.state_parameters()
-        paths = list(dict.fromkeys([*carried, *attribute_paths(layer)]))
+        # closed-form derivatives are by what the equations read, those of autograd by parameter
+        read = attribute_paths(layer) if layer.has_partials else [name for name, _ in layer.named_parameters()]
+        paths = list(dict.fromkeys([*carried, *read]))
         self.layer, self.parameters = layer, Parameters(layer, paths)
         self.paths = [path for path in paths if path in self.parameters]
         self.carried = [path for path in carried if path in self.parameters]
@@ -116,8 +119,22 @@ class Dense(Linearised):
     def advance(self, values: Values, E: Influence, J: Tensor, blocks: list[Direct]) -> Influence:
         return {block.key: _advance(E[block.key], block, J, values["before"].get(block.key)) for block in blocks}
 
+    def units(self) -> tuple[UnitGraph, str, set[str]]:
+        return one_level(self, "rtrl")
+
     def past(self, E: Influence, last: LastStep, dy: Tensor, ds: Tensor) -> list[Tensor]:
         return [(at(ds, block).unsqueeze(1) @ E[block.key]).sum((0, 1)) for block in last.blocks]
+
+
+def one_level(method: Linearised, rule: str) -> tuple[UnitGraph, str, set[str]]:
+    """The units of a dense layer of one level, for the compiled engine and one of its rules."""
+    try:
+        graph = method.layer.local_units(cut=True)
+    except NotLocal as reason:
+        raise Unsupported(f"{method.layer.class_name} {reason}") from None
+    if not isinstance(graph, CutRecurrent):
+        raise Unsupported(f"{method.layer.class_name} is not a layer of one cell")
+    return graph, rule, {group.name for group in graph.groups if any(path in method.paths for path in group.paths)}
 
 
 def _advance(E: Tensor, block: Direct, J: Tensor, spare: Tensor | None) -> Tensor:

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from longlag.cells import Assignments, Cell, Printer
 
-# name in the language of cells -> function of `functions`; a function that is missing here is refused by name
-FUNCTIONS = {"sigmoid": "_sigmoid", "tanh": "_tanh", "relu": "_relu", "exp": "_exp", "step": "_step"}
+# functions of the language of cells that `functions` has, under the same name with an underscore; others are refused
+KNOWN = "above abs cos erf exp log maximum minimum relu sigmoid sign sin softplus sqrt step tanh"
+FUNCTIONS = {name: f"_{name}" for name in (*KNOWN.split(), "where_at_least", "where_greater")}
 HELPERS = ("_square", "_cube", "_power", "_affine")
 
 TRITON = Printer(
@@ -93,7 +94,8 @@ def linear_parts(cell: Cell) -> Linear | None:
     for name, symbol in zip(cell.fed_back, past):
         gain = cell.jacobian.get((name, name), sympy.Integer(0))
         others = [cell.jacobian.get((name, other), 0) for other in cell.fed_back if other != name]
-        if gain.free_symbols & set(past) or any(other != 0 for other in others):
+        inside = set().union(*(applied.free_symbols for applied in new[name].atoms(sympy.Function)))
+        if (gain.free_symbols | inside) & set(past) or any(other != 0 for other in others):
             return None
         wanted |= {f"A_{name}": gain, f"B_{name}": new[name].subs(symbol, 0)}
     own = cell.output if "y" not in cell.fed_back else sympy.Symbol("y_new", real=True)

@@ -63,3 +63,71 @@ def _power(x, exponent):
 def _affine(a_first, b_first, a_then, b_then):
     """x ↦ a x + b twice: what an associative scan of linear recurrences combines."""
     return a_then * a_first, a_then * b_first + b_then
+
+
+@triton.jit
+def _log(x):
+    return tl.log(x)
+
+
+@triton.jit
+def _sqrt(x):
+    return tl.sqrt(x)
+
+
+@triton.jit
+def _softplus(x):
+    """max(x, 0) + log(1 + e^−|x|), the logarithm by its series where 1 + e^−|x| is rounded."""
+    e = tl.exp(-tl.abs(x))
+    tail = tl.where(e < 1e-3, e * (1.0 - e * (0.5 - e / 3)), tl.log(1.0 + e))
+    return tl.where(x < 0, 0.0, x) + tail
+
+
+@triton.jit
+def _abs(x):
+    return tl.abs(x)
+
+
+@triton.jit
+def _sign(x):
+    return tl.where(x > 0, 1.0, 0.0) - tl.where(x < 0, 1.0, 0.0)
+
+
+@triton.jit
+def _maximum(x, y):
+    return tl.where(x > y, x, tl.where(x != x, x, y))  # NaN stays NaN
+
+
+@triton.jit
+def _minimum(x, y):
+    return tl.where(x < y, x, tl.where(x != x, x, y))
+
+
+@triton.jit
+def _above(x, y):
+    return tl.where(x > y, 1.0, 0.0) + tl.where(x == y, 0.5, 0.0)
+
+
+@triton.jit
+def _where_greater(a, b, x, y):
+    return tl.where(a > b, x, y)
+
+
+@triton.jit
+def _where_at_least(a, b, x, y):
+    return tl.where(a >= b, x, y)
+
+
+@triton.jit
+def _sin(x):
+    return tl.sin(x)
+
+
+@triton.jit
+def _cos(x):
+    return tl.cos(x)
+
+
+@triton.jit
+def _erf(x):
+    return tl.erf(x)

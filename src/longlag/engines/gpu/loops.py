@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from longlag.engines.gpu.equations import Equations
 
-UNROLL = 16  # steps of a local cell whose loads are in flight together
+UNROLL = 8  # steps of a local cell whose loads are in flight together
 STAGES = 1  # chunks of steps whose loads are in flight together
 
 

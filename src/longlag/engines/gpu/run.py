@@ -70,6 +70,10 @@ def names(cell: Cell, bias: bool, norm: bool) -> list[str]:
     return [*found, *(f"first_{v}" for v in cell.fed_back), *cell.params, *(["gamma", "beta"] * norm)]
 
 
+def _kept(cell: Cell) -> list[str]:
+    return ["saved", "source"] * cell.dense + [f"all_{s}" for s in cell.states]
+
+
 def kept_shapes(call: Call, save: bool) -> list[tuple[tuple[int, ...], torch.dtype]]:
     """Shapes and dtypes of what the forward pass keeps: net inputs and what U read (dense), the states."""
     T, B, H = call.sizes
@@ -97,7 +101,7 @@ def _forward(call: Call, save: bool) -> list[Tensor]:
     out = net.new_empty(run.T, run.B, run.H)
     kept = [net.new_empty(shape, dtype=dtype) for shape, dtype in kept_shapes(call, save)]
     work = [run.tensors[f"first_{v}"].float().clone() for v in cell.fed_back]
-    own = dict(zip([*(["saved", "source"] if cell.dense else []), *(f"all_{s}" for s in cell.states)], kept))
+    own: dict[str, Tensor] = dict(zip(_kept(cell), kept))
     own |= {"out": out, **{f"work_{v}": value for v, value in zip(cell.fed_back, work)}}
     if run.plan.kind == "stepwise":
         run.steps(own if save else {**own, "source": torch.empty_like(out)}, save)
@@ -110,7 +114,7 @@ def _backward(call: Call, out: Tensor, kept: Sequence[Tensor], d_results: Sequen
     run, cell = Run(call), call.cell
     net, T, B, H = run.tensors["net"], run.T, run.B, run.H
     own: dict[str, Tensor] = {"out": out, "d_out": d_results[0].contiguous()}
-    own |= zip([*(["saved", "source"] if cell.dense else []), *(f"all_{s}" for s in cell.states)], kept)
+    own |= dict(zip(_kept(cell), kept))
     own.setdefault("saved", net)
     own |= {f"work_{v}": d[0].float().clone() for v, d in zip(cell.fed_back, d_results[1:])}
     own["d_net"] = torch.empty_like(net)
