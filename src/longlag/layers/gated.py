@@ -99,10 +99,11 @@ class LSTM(Recurrent):
         """As `Recurrent`; the forget gate's two biases then sum to ``forget_bias``."""
         super().reset_parameters()
         if self.forget_bias is not None:
+            names = ["bias_ih", "bias_hh"] if self.cell.dense else ["bias_ih"]
             forget = slice(self.hidden_size, 2 * self.hidden_size)
             for k in range(self.num_layers * self.directions):
-                getattr(self, "bias_ih" + self.suffix(k))[forget] = self.forget_bias
-                getattr(self, "bias_hh" + self.suffix(k))[forget] = 0.0
+                for name, value in zip(names, (self.forget_bias, 0.0)):
+                    getattr(self, name + self.suffix(k))[forget] = value
 
 
 class GRU(Recurrent):

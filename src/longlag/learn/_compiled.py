@@ -61,6 +61,9 @@ class Compiled:
                     stream.masks[group][weight.places[:, 0]] = (1 / times).to(stream.masks.dtype)
             self.stream = stream
             self._state_pairs = list(_state_pairs(self.described, self.learner.layer, batch))
+            parts = self.learner.layer.validate_state(None, 1)
+            pairs = list(_state_pairs(self.described, self.learner.layer, 1))
+            stream.transfer([stream.rest_job(parts[i], each) for i, each in pairs], out=False)
         if not self.ahead:
             self._import(stream)
         return stream
@@ -213,7 +216,7 @@ def _state_pairs(d: _plan.Described, layer: Any, batch: int) -> Iterator[tuple[i
         first += part.numel()
     loops, fed_back = d.graph.split(tuple(parts))  # the same selection, of the elements' numbers
     starts = torch.arange(batch).unsqueeze(-1) * d.layout.sample
-    found = [] if fed_back is None else [(starts + torch.arange(fed_back.shape[-1]), fed_back)]
+    found = [] if fed_back is None else [(starts + d.layout.fed + torch.arange(fed_back.shape[-1]), fed_back)]
     for k, group in enumerate(d.graph.groups):
         for name, values in zip(group.loop, loops[group.name]):
             found.append((starts + d.layout.row_places(k, name), values))

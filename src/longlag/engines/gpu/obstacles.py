@@ -38,8 +38,8 @@ def obstacle(cell: Cell, x: Tensor, H: int, norm: bool, others: Sequence[Tensor 
         return "its kernels need at least one sequence"
     if cell.per_step or cell.noise:
         return f"its kernels have no inputs of each step, which the cell {cell.name} reads"
-    if cell.dense and [str(source) for source in cell.sources] != ["y"]:
-        return f"its kernels multiply U by y(t−1) only, and the cell {cell.name} has other sources"
+    if not cell.reads_only_y:
+        return f"U of the cell {cell.name} reads more than the outputs before, {', '.join(map(str, cell.sources))}"
     if norm and cell.dense and H > WIDEST:
         return f"one program normalises at most {WIDEST} units, got {H}"
     if torch.compiler.is_compiling():  # the operator looks at the rest when it runs
