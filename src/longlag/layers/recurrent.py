@@ -109,7 +109,22 @@ class Recurrent(CellWeights):
         layers = [[stem + self.suffix(k) for stem in MATRICES] for k in range(num_layers * self.directions)]
         self._names = [[name if name in self._parameters else None for name in names] for names in layers]
         self.reset_parameters()
+        self.flatten_parameters()
         structures.register(self, recurrent, recurrent_mask, recurrent_signs)
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Any:
+        moved = super()._apply(fn, recurse)
+        self.flatten_parameters()
+        return moved
+
+    def flatten_parameters(self) -> None:
+        """On CUDA, put the weights of each layer into one block of memory, as cuDNN wants them."""
+        for names in self._names:
+            weights = [self._parameters[name] for name in names[:4] if name in self._parameters]
+            if len(weights) in (2, 4) and all(
+                w is not None and type(w) is torch.nn.Parameter and w.is_cuda for w in weights
+            ):
+                engines.join([w for w in weights if w is not None])
 
     @property
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
