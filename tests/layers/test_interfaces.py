@@ -1,6 +1,7 @@
 """What existing code written for torch.nn calls: keywords, tracing, deferred initialisation, error types."""
 
 import inspect
+from typing import Any
 
 import pytest
 import torch
@@ -138,6 +139,7 @@ def test_packed_sequences(ours, theirs, enforce_sorted, batch_first):
 def test_a_packed_sequence_for_a_layer_of_another_kind():
     layer = ll.Jordan(3, 4, 2)
     x, lengths = torch.randn(6, 3, 3), torch.tensor([2, 6, 5])
+    y: Any
     y, fb = layer(nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=False))
     wanted, wanted_fb = layer(x, lengths=lengths)
     same(nn.utils.rnn.pad_packed_sequence(y)[0], wanted, "output", 1e-6)

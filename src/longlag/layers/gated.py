@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
+from torch import Tensor
 
 from longlag.layers import validation
 from longlag.layers._stack import Options
@@ -26,6 +27,10 @@ class Elman(Recurrent):
     >>> torch.allclose(theirs(x)[0], ours(x)[0], atol=1e-6)
     True
     """
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]: ...
 
     def __init__(
         self,
@@ -63,6 +68,10 @@ class LSTM(Recurrent):
     >>> bool((y[1, 4:] == 0).all()), torch.equal(h[0, 1], y[1, 3])
     (True, True)
     """
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: Any, **kwargs: Any) -> tuple[Tensor, tuple[Tensor, Tensor]]: ...
 
     def __init__(
         self,
@@ -120,6 +129,10 @@ class GRU(Recurrent):
     >>> torch.allclose(theirs(x)[0], ours(x)[0], atol=1e-6)
     True
     """
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]: ...
 
     def __init__(
         self,

@@ -79,7 +79,7 @@ class Layer(nn.Module, abc.ABC):
         self.class_name = type(self).__name__  # for messages; torch's parametrize changes the class later
         self.register_load_state_dict_pre_hook(_refuse_non_finite)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
         """Run the layer. torch's argument names ``input`` and ``hx`` are accepted too, and a ``PackedSequence``."""
         if kwargs:
             for theirs, ours in _TORCH_NAMES.items():
@@ -88,7 +88,7 @@ class Layer(nn.Module, abc.ABC):
         if isinstance(args[0] if args else kwargs.get("x"), Proxy):
             return _traced(self, args, kwargs)
         if isinstance(args[0] if args else kwargs.get("x"), PackedSequence):
-            return run_packed(self, *args, **kwargs)
+            return run_packed(self, *args, **kwargs)  # pyright: ignore[reportReturnType]  (the output is packed)
         return super().__call__(*args, **kwargs)
 
     def _refuse_quantisation(self, qconfig: Any) -> None:
@@ -255,7 +255,7 @@ def check_layer(owner: str, argument: str, value: Any, or_else: str = "") -> Lay
     return value
 
 
-def _traced(layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Proxy:
+def _traced(layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The layer as one node of a ``torch.fx`` graph, as the recurrent layers of ``torch.nn`` are."""
     proxy = args[0] if args else kwargs["x"]
     return proxy.tracer.create_proxy("call_module", proxy.tracer.path_of_module(layer), args, kwargs)
