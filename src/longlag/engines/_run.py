@@ -52,11 +52,22 @@ def run(
         from longlag.engines.builtin import run as builtin
 
         return builtin.run(cell, x, w, state, lengths, reverse)
+    elif engine == "gpu":
+        from longlag.engines.gpu import operators  # loads Triton
+
+        return operators.run(cell, x, w, state, mask, lengths, reset, reverse)
     if _exporting.to_onnx() and _onnx.same(cell, x, w, mask, reset):
         return _onnx.run(cell, x, w, state, lengths, reverse)
     return reference.run_weights(
         cell, x, w, state, mask=mask, lengths=lengths, reset=reset, reverse=reverse, numbers=numbers
     )
+
+
+def join(weights: Sequence[Tensor]) -> None:
+    """Move W, U and biases into one block of memory, in order, as torch's own kernels want them; values stay."""
+    from longlag.engines.builtin import run as builtin
+
+    builtin.join(weights)
 
 
 def run_blocks(
