@@ -16,6 +16,7 @@ from longlag.layers import structures, validation
 from longlag.layers._cell_weights import MATRICES, CellWeights
 from longlag.layers._numbers import level_numbers
 from longlag.layers.bounds import gain_bound
+from longlag.layers.cell_module import CellModule
 from longlag.layers.linear import LinearStep
 from longlag.layers.linear_cells import CellStep
 from longlag.layers.state import Parts, State
@@ -116,6 +117,7 @@ class Recurrent(CellWeights):
         layers = [[stem + self.suffix(k) for stem in MATRICES] for k in range(num_layers * self.directions)]
         self._names = [[name if name in self._parameters else None for name in names] for names in layers]
         self.reset_parameters()
+        self.flatten_parameters()
         structures.register(self, recurrent, recurrent_mask, recurrent_signs)
 
     def _check_projection(self, cell: Cell, structured: bool) -> None:
@@ -126,6 +128,20 @@ class Recurrent(CellWeights):
             raise ValueError(f"{owner}: proj_size needs a cell that reads y through U only, and {cell.name} does not")
         if structured:
             raise ValueError(f"{owner}: proj_size needs recurrent='dense' without mask and signs")
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Any:
+        moved = super()._apply(fn, recurse)
+        self.flatten_parameters()
+        return moved
+
+    def flatten_parameters(self) -> None:
+        """On CUDA, put the weights of each layer into one block of memory, as cuDNN wants them."""
+        for names in self._names:
+            weights = [self._parameters[name] for name in names[:4] if name in self._parameters]
+            if len(weights) in (2, 4) and all(
+                w is not None and type(w) is torch.nn.Parameter and w.is_cuda for w in weights
+            ):
+                engines.join([w for w in weights if w is not None])
 
     def weights(self, k: int) -> Weights:
         """The weights of layer k as the equations name them; k counts layers, then directions."""
@@ -215,6 +231,18 @@ class Recurrent(CellWeights):
             return None
         w = self.weights(0)
         return gain_bound(self.cell, w.U, w.params)
+
+    def as_cell(self) -> CellModule:
+        """This layer as a module like ``torch.nn.LSTMCell``: one step, the same parameters under the cell's names.
+
+        >>> import torch, longlag as ll
+        >>> cell = ll.LSTM(3, 5).as_cell()
+        >>> h, c = cell(torch.randn(2, 3))
+        >>> h, c = cell(torch.randn(2, 3), (h, c))
+        >>> h.shape, list(cell.state_dict())
+        (torch.Size([2, 5]), ['weight_ih', 'weight_hh', 'bias_ih', 'bias_hh'])
+        """
+        return CellModule(self)
 
     def engine_for(self, x: Tensor) -> str:
         # in the present mode; without lengths and reset
