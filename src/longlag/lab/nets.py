@@ -1,0 +1,145 @@
+"""Learners as networks of the library: a layer, its output units, a learning rule, and the weights they start with."""
+
+import importlib
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from longlag import cells
+from longlag.cells import Cell
+from longlag.lab.learners import CellLearner, Learner, LSTM97Learner, PlainLearner
+from longlag.layers import LSTM97, Layer, Recurrent, State
+from longlag.learn import BPTT, RTRL, Rule, TruncatedRTRL
+
+GROUPS = {"hid": "hidden", "ig": "gates", "og": "gates", "cell": "cells", "out": "output"}
+RULES = {"rtrl": RTRL, "bptt": BPTT, "elman": TruncatedRTRL}
+DOUBLE = torch.float64
+Weights = dict[str, NDArray]
+
+
+class FirstUnits(nn.Module):
+    """The first units of a layer are the outputs."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+
+    def forward(self, y: Tensor) -> Tensor:
+        return y[..., : self.count]
+
+
+class Reset97(LSTM97):
+    """An `LSTM97` whose fed-back activations are not 0 before a sequence."""
+
+    def __init__(self, initial: float, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.initial = initial
+
+    def initial_state(self, batch: int) -> State:
+        y, s = self.state_spec.zeros(batch, self.any_weight)
+        return y + self.initial, s
+
+
+class Net(nn.Module):
+    """A layer, a read-out (None: the layer's output is the answer), and how the layer learns."""
+
+    def __init__(self, layer: Layer, readout: nn.Module | None, rule: Rule) -> None:
+        super().__init__()
+        self.layer, self.readout, self.rule = layer, readout, rule
+
+    @property
+    def weights(self) -> Weights:
+        """The weights by name, as arrays that share the parameters' memory."""
+        return {name.removeprefix("layer."): p.detach().numpy() for name, p in self.named_parameters()}
+
+    def load(self, weights: Weights) -> None:
+        """Take these weights."""
+        for name, value in self.weights.items():
+            value[...] = weights[name]
+
+
+def net_of(learner: Learner) -> Net:
+    """The network that a learner describes, in float64."""
+    if isinstance(learner, LSTM97Learner):
+        return Net(lstm97(learner), None, TruncatedRTRL())
+    if isinstance(learner, PlainLearner):
+        return plain(learner)
+    assert isinstance(learner, CellLearner), "guessing has no network of the library"
+    cell = cell_named(learner.cell)
+    layer = Recurrent(cell, learner.input_size, learner.hidden, dtype=DOUBLE)
+    outputs: list[nn.Module] = [nn.Linear(learner.hidden, learner.output_size, dtype=DOUBLE)]
+    outputs += [nn.Sigmoid()] * (learner.output == "logistic")
+    return Net(layer, nn.Sequential(*outputs), TruncatedRTRL() if cell.dense else RTRL())
+
+
+def lstm97(learner: LSTM97Learner) -> LSTM97:
+    """The layer of an LSTM-1997 learner."""
+    n = learner.network
+    return Reset97(
+        learner.initial, n.input_size, n.blocks, n.block_size, n.hidden_units, n.output_size, output_gates=n.output_gates,
+        recurrent=n.recurrent, input_to_output=n.input_to_output, bias={GROUPS[name] for name in learner.biases},
+        g=n.g, h=n.h, output=n.output, dtype=DOUBLE,
+    )  # fmt: skip
+
+
+def plain(learner: PlainLearner) -> Net:
+    """Logistic units without biases: an `LSTM97` with hidden units only, or the fully recurrent net."""
+    d, rule = learner.input_size, RULES[learner.rule]()
+    if not learner.readout:
+        layer = Recurrent(cells.rnn97, d, learner.units, bias=False, dtype=DOUBLE)
+        return Net(layer, FirstUnits(learner.output_size), rule)
+    layer = LSTM97(
+        d, 0, hidden_units=learner.hidden, output_size=learner.output_size, input_to_output=learner.direct, bias=False,
+        dtype=DOUBLE,
+    )  # fmt: skip
+    return Net(layer, None, rule)
+
+
+@cache
+def cell_named(name: str) -> Cell:
+    """A cell of the library by its name, or the user's own by "module:name"."""
+    module, colon, attribute = name.rpartition(":")
+    if not colon:
+        known = [each for each in dir(cells) if isinstance(getattr(cells, each), Cell)]
+        if name not in known:
+            raise ValueError(f"reproduce: cell must be one of {known} or 'module:cell', got {name!r}")
+        return getattr(cells, name)
+    try:
+        cell = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"reproduce: cell must be 'module:cell' that can be imported, got {name!r} ({error})") from None
+    if not isinstance(cell, Cell):
+        raise ValueError(f"reproduce: cell must be made by @longlag.cell, got {name!r}, a {type(cell).__name__}")
+    return cell
+
+
+def initial_weights(learner: Learner, rng: np.random.Generator) -> Weights:
+    """Uniform in ±reach; stated gate biases are constants, and so are the params of a cell. [LSTM-97 4]"""
+    uniform = lambda shape: rng.uniform(-learner.reach, learner.reach, shape)  # noqa: E731
+    if isinstance(learner, LSTM97Learner):
+        weights = {name: uniform(shape) for name, shape in learner.shapes().items()}
+        for name, value in (("bias_ig", learner.input_gate_bias), ("bias_og", learner.output_gate_bias)):
+            if value and name in weights:
+                weights[name] = np.array(value)
+        return weights
+    if isinstance(learner, CellLearner):
+        net = net_of(learner)
+        params = {f"{name}_l0" for name in cell_named(learner.cell).params}
+        return {name: value if name in params else uniform(value.shape) for name, value in net.weights.items()}
+    assert isinstance(learner, PlainLearner)
+    n, d = learner.units, learner.input_size
+    hidden = uniform((n, d + n))
+    if not learner.readout:
+        return {"weight_ih_l0": hidden[:, :d], "weight_hh_l0": hidden[:, d:]}
+    return {"weight_hid": hidden, "weight_out": uniform((learner.direct * d + n, learner.output_size)).T}
+
+
+def with_blocks(learner: LSTM97Learner, blocks: int) -> LSTM97Learner:
+    """The same learner with another number of blocks, and without gate biases of its own."""
+    network = replace(learner.network, blocks=blocks)
+    return replace(learner, network=network, input_gate_bias=(), output_gate_bias=(), construction=None)
