@@ -85,6 +85,31 @@ def _network(kind: Callable[..., nn.Module], **fixed: Any) -> Callable[..., Any]
 _two_ways = {"num_layers": 2, "bidirectional": True}
 _lstm97 = partial(_network, ll.LSTM97, blocks=lambda n: n, block_size=2, hidden_units=1, init_range=0.8)
 _jordan = partial(_network, ll.Jordan, hidden_size=lambda n: n, output_size=3)
+
+
+def _mixed(input_size: int = 3, size: int = 4, *, seed: int = 0, **options: Any) -> Any:
+    """A layer of a step function, whose state has two parts and whose output is a third."""
+    torch.manual_seed(seed)
+    names = {"W": (size, input_size), "U": (size, size), "V": (2, size), "decay": (size,)}
+    placed = {"dtype": options.pop("dtype", torch.float64), "device": options.pop("device", None)}
+    params = {name: 0.7 * torch.randn(shape, **placed) for name, shape in names.items()}
+
+    def mixed(x: Tensor, state: tuple[Tensor, ...], p: dict[str, Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        h, m = state
+        m = sigmoid(p["decay"]) * m + torch.softmax(h, -1)
+        h = tanh(x @ p["W"].t() + (h * m) @ p["U"].t())
+        return (h + m) @ p["V"].t(), (h, m)
+
+    given = {name: value for name, value in options.items() if name != "engine"}
+    return ll.Recurrent.from_step(mixed, input_size, {"h": size, "m": size}, params, **given)
+
+
+def _chain(input_size: int = 3, size: int = 4, *, seed: int = 0, **options: Any) -> Any:
+    torch.manual_seed(seed)
+    given = {**DEFAULTS, **options}
+    return ll.Chain(ll.GRU(input_size, size, **given), ll.Jordan(size, size, 2, start="zero", **given))
+
+
 _echo = partial(_network, ll.EchoState, hidden_size=lambda n: n, output_size=2, density=1.0, bias_scale=0.5)
 
 # name -> make(input_size=3, size=4, *, seed=0, **options): a float64 layer on the reference engine (give
@@ -145,6 +170,8 @@ LAYERS: dict[str, Callable[..., Any]] = {
     "local_network_static": _network(
         ll.LocalFeedbackNetwork, hidden=lambda n: (n, 0, 0), output=(2, 0, 0), constrain=None
     ),
+    "step_function": _mixed,
+    "chain": _chain,
     "echo": _echo(),
     "echo_leaky": _echo(leak=0.3, input_to_output=False),
 }
@@ -171,13 +198,13 @@ def whole(state: Iterable[Tensor]) -> Any:
 
 
 def batch_axis(layer: nn.Module) -> int:
-    """Where a state keeps its sequences: stacks count layers first."""
-    return 0 if isinstance(layer, ll.LSTM97 | ll.Jordan | ll.LocalFeedbackNetwork) else 1
+    """Where a state keeps its sequences."""
+    return layer.state_spec.batch_axis if isinstance(layer, ll.Layer) else 1  # torch's own count layers first
 
 
 def owner(layer: nn.Module) -> str:
     """The name a layer signs its messages with: that of its public class."""
-    return next(kind.__name__ for kind in type(layer).__mro__ if vars(ll).get(kind.__name__) is kind)
+    return next(kind.__name__ for kind in type(layer).__mro__ if vars(ll.layers).get(kind.__name__) is kind)
 
 
 def rest(layer: Any, batch: int) -> tuple[Tensor, ...]:

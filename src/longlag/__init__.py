@@ -10,6 +10,7 @@ from longlag.cells import cell as cell
 from longlag.layers import GRU as GRU
 from longlag.layers import LSTM as LSTM
 from longlag.layers import LSTM97 as LSTM97
+from longlag.layers import Chain as Chain
 from longlag.layers import EchoState as EchoState
 from longlag.layers import Elman as Elman
 from longlag.layers import Jordan as Jordan

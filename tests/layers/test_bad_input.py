@@ -6,8 +6,6 @@ import pytest
 import torch
 from helpers import LAYERS, TWO_WAYS, batch_axis, owner, parts, randn, some_state, whole
 
-import longlag as ll
-
 every_layer = pytest.mark.parametrize("name", LAYERS)
 X = randn(4, 2, 3)
 SINGLE = "must be torch.float64 like the weights, got torch.float32"
@@ -88,10 +86,7 @@ def test_states(name):
     layer = LAYERS[name]()
     me, state = owner(layer), some_state(layer, 2)
     n = len(state)
-    if isinstance(layer, ll.EchoState):
-        names = ["h"]
-    else:
-        names = list(layer.state_sizes if batch_axis(layer) == 0 else layer.state_shapes)
+    names = layer.state_spec.names
     kind = "a tensor" if n == 1 else f"a tuple of {n} tensors"
     start = f"{me}: state must be {kind} ({', '.join(names)}), got "
     for bad, got in [((*state, state[0]), f"{n + 1} parts"), ("abc", "str"), (7, "int"), ({}, "dict")]:

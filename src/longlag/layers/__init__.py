@@ -1,6 +1,7 @@
 """Layers: modules that own weights and call an engine."""
 
 from longlag.layers import schedules as schedules
+from longlag.layers.chain import Chain as Chain
 from longlag.layers.echo import EchoState as EchoState
 from longlag.layers.gated import GRU as GRU
 from longlag.layers.gated import LSTM as LSTM
@@ -17,4 +18,5 @@ from longlag.layers.recurrent import Recurrent as Recurrent
 from longlag.layers.skip import Skip as Skip
 from longlag.layers.state import State as State
 from longlag.layers.state import StateSpec as StateSpec
+from longlag.layers.step_function import StepFunction as StepFunction
 from longlag.layers.step_layer import StepLayer as StepLayer

@@ -75,7 +75,7 @@ class EchoState(Layer):
         for name, value in {"spectral_radius": spectral_radius, "ridge": ridge}.items():
             if not value >= 0:
                 raise ValueError(f"EchoState: {name} must not be negative, got {value!r}")
-        engines.check("EchoState", engine)
+        engines.check_for_cells("EchoState", engine)
         self.input_size = validation.positive("EchoState", "input_size", input_size)
         self.hidden_size = validation.positive("EchoState", "hidden_size", hidden_size)
         self.output_size = validation.positive("EchoState", "output_size", output_size)
@@ -243,6 +243,9 @@ class EchoState(Layer):
         """The bound of the reservoir."""
         return self.reservoir.gain_bound()
 
+    def engine_for(self, x: Tensor) -> str:
+        return self.reservoir.engine_for(x)
+
     @property
     def any_weight(self) -> Tensor:
         return self.readout.weight
@@ -251,7 +254,7 @@ class EchoState(Layer):
         """[h(t); x(t)] (T, B, m + n) and the final state, in the caller's layout."""
         if state is not None:
             shape = (1, s.batch, self.hidden_size) if s.batched else (1, self.hidden_size)
-            (state,) = validation.state_parts("EchoState", state, ["h"], [shape], self.any_weight)
+            (state,) = validation.state_parts("EchoState", state, self.state_spec.names, [shape], self.any_weight)
             state = state if s.batched else state.unsqueeze(1)
         h, new = self.reservoir(s.x, state, lengths=s.lengths, reset=s.reset)  # [ESN 4 h]
         features = torch.cat([h, s.x], -1) if self.input_to_output else h

@@ -201,6 +201,11 @@ class Jordan(StepLayer):
             raise ValueError(f"Jordan: engine 'cpu' does not serve {found[0]}; engine='reference' does")
         return "reference" if found else engines.choose(self.engine, x, *self.parameters(), targets)[0]
 
+    def engine_for(self, x: Tensor) -> str:
+        if self._engine(x, None, None) == "reference" and self.feedback not in ("soft", "logits"):
+            return f"reference: feedback={self.feedback!r} has no kernel"
+        return ": ".join(engines.choose(self.engine, x))
+
     def gain_bound(self) -> tuple[float, str] | None:
         """‖diag p − p pᵀ‖₂ ≤ ½, so one step scales an error by at most ½ ‖V‖ ‖U‖; argmax feeds back no error."""
         if self.hidden_feedback:

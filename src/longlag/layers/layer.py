@@ -162,6 +162,10 @@ class Layer(nn.Module, abc.ABC):
         y, new = self(x_t.unsqueeze(time), state, **given)
         return y.squeeze(time), new
 
+    def engine_for(self, x: Tensor) -> str:
+        """Which engine would run x, and why."""
+        return "reference: the step is torch code, which is not compiled"
+
     # ------------------------------------------------------------------------------------------------- derivatives
     def linearise(self, x_t: Tensor, state: State | None = None, *, teacher: Tensor | None = None) -> LinearStep:
         """One step of a batch together with its derivatives, at x_t (B, I) and a state. Dropout is off.

@@ -221,6 +221,11 @@ class LSTM97(StepLayer):
             output = torch.where(active.unsqueeze(-1), output, torch.zeros_like(output))
         return output, final
 
+    def engine_for(self, x: Tensor) -> str:
+        if not self.blocks:
+            return "reference: a network without memory cells has no kernel"
+        return ": ".join(engines.choose(self.engine, x))
+
     def _stepper(self, net_x: Tensor, w_y: Tensor | None, mask: Tensor | None) -> Step:
         from longlag.cells import memory_cell
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -16,7 +17,8 @@ from longlag.layers import validation
 from longlag.layers._stack import Stack
 from longlag.layers.bounds import gain_bound
 from longlag.layers.linear_cells import CellStep
-from longlag.layers.state import State
+from longlag.layers.state import Parts, State
+from longlag.layers.step_function import StepFunction
 from longlag.layers.units import CutRecurrent, LocalLevels, NotLocal, UnitGraph
 
 NORMS = ("layer", "layer_torch")
@@ -74,7 +76,7 @@ class Recurrent(Stack):
         )
         if not isinstance(cell, Cell):
             raise TypeError(f"{self.class_name}: cell must be made by @longlag.cell, got {type(cell).__name__}")
-        engines.check(self.class_name, engine)
+        engines.check_for_cells(self.class_name, engine)
         if norm is not None:
             validation.one_of(self.class_name, "norm", norm, NORMS)
             if norm == "layer" and hidden_size < 2:
@@ -216,8 +218,43 @@ class Recurrent(Stack):
         return gain_bound(self.cell, w.U, w.params)
 
     def engine_for(self, x: Tensor) -> str:
-        """Which engine would run x, and why."""
-        return ": ".join(engines.choose(self.engine, x))
+        # in the present mode; without lengths and reset
+        mask = x.new_ones(()) if self.training and self.recurrent_dropout else None
+        return ": ".join(engines.choose_for_cell(self.engine, self.cell, x, self._weights_apart(0), mask=mask))
+
+    @staticmethod
+    def from_step(
+        step: Callable[..., tuple[Tensor, Tensor | Parts]],
+        input_size: int,
+        state: int | Mapping[str, int],
+        params: Mapping[str, Tensor] | None = None,
+        *,
+        batch_first: bool = False,
+    ) -> StepFunction:
+        """A layer from any torch code that computes one step: for steps that are not pointwise equations of a cell.
+
+        The layer serves sequences with ``lengths`` and ``reset``, learning rules (exact RTRL included), `flow` and
+        `Online`. Autograd differentiates the step; nothing is compiled. `Chain` stacks layers.
+
+        Args:
+            step: ``step(x_t, state, params) -> (y, new state)`` for a batch: x_t (B, I), the state (B, n), or a tuple
+                of its parts, params by name. A module is called as ``step(x_t, state)`` and owns its parameters.
+            state: size of the state, or of each of its parts by name.
+            params: initial values of the trained parameters, by name.
+
+        >>> import torch, longlag as ll
+        >>> def fast_weights(x, state, p):            # the state holds a matrix: not a pointwise cell
+        ...     h, A = state
+        ...     A = A.unflatten(-1, (4, 4)) * 0.9 + 0.5 * h.unsqueeze(-1) * h.unsqueeze(-2)
+        ...     h = torch.tanh(x @ p["W"] + h @ p["U"] + (A @ h.unsqueeze(-1)).squeeze(-1))
+        ...     return h, (h, A.flatten(1))
+        >>> params = {"W": torch.randn(3, 4), "U": torch.randn(4, 4)}
+        >>> layer = ll.Recurrent.from_step(fast_weights, 3, {"h": 4, "A": 16}, params)
+        >>> y, (h, A) = layer(torch.randn(20, 2, 3), lengths=torch.tensor([20, 5]))
+        >>> layer.engine_for(y)
+        'reference: the step is torch code, which is not compiled'
+        """
+        return StepFunction(step, input_size, state, params, batch_first=batch_first)
 
     def extra_repr(self) -> str:
         named = "" if type(self) is not Recurrent else f"{self.cell.name}, "

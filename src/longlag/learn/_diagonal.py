@@ -20,7 +20,7 @@ from longlag.layers import Layer, State
 from longlag.layers.units import FED_BACK, INPUT, Results, UnitGraph, UnitGroup
 from longlag.learn._cross import Cross
 from longlag.learn._loops import Loops
-from longlag.learn._rule import Errors, Method
+from longlag.learn._rule import Errors, Method, Unsupported
 from longlag.learn._state import Parameters, Values, begin, copied, where
 
 Traces = dict[str, Tensor]  # by part of the unit's past
@@ -52,6 +52,16 @@ class Diagonal(Method):
         across, ones = self.cross.start(batch) if self.cross else {}, self.layer.any_weight.new_ones(batch, 1)
         loops = self.loops.start(batch) if self.loops else {}
         return {"own": own, "cross": across, "loops": loops, "last": {}, "active": None, "ones": ones}
+
+    def units(self) -> tuple[UnitGraph, str, set[str]]:
+        if self.cross or self.loops:
+            raise Unsupported("the rule keeps an influence of units on each other")
+        return self.graph, "traces", {group.name for group in self.trained}
+
+    def settled(self, values: Values) -> Values:
+        with torch.no_grad():
+            self._advance(values)
+        return {**values, "last": {}, "active": None}
 
     def _zeros(self, group: UnitGroup, batch: int) -> Values:
         new, cell, width = self.layer.any_weight.new_zeros, group.cell, group.width + group.biased
@@ -167,7 +177,7 @@ def _gradient(group: UnitGroup, values: Values, nets: Tensor, through: Traces) -
         if part in through:
             d, traces = through[part].unsqueeze(-1), values["own"][group.name]
             by_gate = dW.view(len(group.cell.gates), group.units, -1)[group.traced_rows]
-            by_gate += (d * traces["weights"][part]).sum(1)  # [LF-92 2.1 g] [LSTM-97 3.1 dw]
+            by_gate += (d * traces["weights"][part]).sum(1)  # [LF-92 2.1 g] [LSTM-97 3.1 dw] [RFLO 1 dθ]
             if params:
                 past = (d * traces["params"][part]).sum(1).squeeze(-1)
                 dparams = [direct + more for direct, more in zip(dparams, past)]
@@ -186,7 +196,7 @@ def _advance(E: Traces, partials: Partials, names: tuple[str, ...], source: Tens
                     E_q += E_r * (p.unsqueeze(-1) if isinstance(p, Tensor) else p)
         direct = _column(partials, part, names, E_q)
         if isinstance(direct, Tensor):
-            E_q.addcmul_(direct, source)  # [LF-92 2.1 E] [LSTM-97 3.1 A] [LSTM-97 3.1 B] [LSTM-FG 1.3 E]
+            E_q.addcmul_(direct, source)  # [LF-92 2.1 E] [LSTM-97 3.1 A] [LSTM-97 3.1 B] [LSTM-FG 1.3 E] [RFLO 1 ε]
         elif direct:
             E_q.add_(source, alpha=direct)
     if new is not E:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,13 @@ from longlag.layers import Layer, State, validation
 from longlag.learn import _file
 from longlag.learn._rule import Rule, Trace
 from longlag.learn._state import copied, mapped
+from longlag.learn._streaming import HORIZON, Streaming, warn_skipped
 
 SKIPS = 10  # skipped updates in a row that cause a warning
-HORIZON = 100  # time constant of the running loss, in scored steps
 COUNTS = ("steps", "updates", "skipped", "_scored", "loss_now", "running_loss", "gradient_norm")
 
 
-class Online:
+class Online(Streaming):
     """Learns from a stream, one step at a time, without storing the past.
 
     At every step the layer and the rule's trace advance. If there is a target, the loss of the read-out's output gives
@@ -79,8 +78,8 @@ class Online:
         self.steps = self.updates = self.skipped = self._scored = 0
         self._skipped_in_a_row = 0
         self.loss_now, self.running_loss, self.gradient_norm = math.nan, math.nan, math.nan
-        self.state: State | None = None
-        self.trace: Trace = rule.start(layer, 1)  # raises for an unsupported layer; replaced at the first step
+        self._begin()
+        self.trace = rule.start(layer, 1)  # raises for an unsupported layer; replaced at the first step
         self._errors: list[Tensor | None] = []  # of the steps not yet back-propagated, for rules that take several
         self._parameters = dict(layer.named_parameters())
         self._read = [] if readout is None else [p for p in readout.parameters() if p.requires_grad]
@@ -114,6 +113,20 @@ class Online:
         if single:
             given = (x_t, target, mask, active, reset, teacher)
             x_t, target, mask, active, reset, teacher = mapped(lambda value: value.unsqueeze(0), given)
+        output = self._step(x_t, target, mask, active=active, reset=reset, teacher=teacher)
+        return output.squeeze(0) if single else output
+
+    def _step(
+        self,
+        x_t: Tensor,
+        target: Tensor | None,
+        mask: Tensor | None,
+        *,
+        active: Tensor | None = None,
+        reset: Tensor | None = None,
+        teacher: Tensor | None = None,
+        update: bool | None = None,
+    ) -> Tensor:
         read = x_t if active is None else x_t[active]
         if not (math.isfinite(read.sum()) or bool(torch.isfinite(read).all())):  # a sum of large numbers may overflow
             raise ValueError(f"Online: x_t at step {self.steps} must be finite, got NaN or infinity")
@@ -128,9 +141,9 @@ class Online:
         output = self._learn(y, target, mask)
         if len(self._errors) == self.rule.window:
             self._collect()
-        if self.steps % self.every == 0:
+        if self.steps % self.every == 0 if update is None else update:
             self.update()
-        return output.squeeze(0) if single else output
+        return output
 
     def _check_state(self) -> None:
         """Refuse to learn from a layer that has diverged. No parameter was changed in this step."""
@@ -184,6 +197,7 @@ class Online:
 
         Call it at the end of a stream for the remaining steps. Without a scored step nothing happens.
         """
+        self._settle()
         self._collect()
         trained = [p for p in self._trained if p.grad is not None]
         if not trained:
@@ -207,12 +221,7 @@ class Online:
         self.skipped += 1
         self._skipped_in_a_row += 1
         if self._skipped_in_a_row == SKIPS:
-            warnings.warn(
-                f"Online: the last {SKIPS} updates were skipped because their gradients were not finite; nothing is "
-                "being learned. A smaller learning rate or clip= may help",
-                RuntimeWarning,
-                stacklevel=4,
-            )
+            warn_skipped(SKIPS)
 
     # ------------------------------------------------------------------------------------------------------ file
     def save(self, path: str | Path) -> None:
@@ -259,6 +268,7 @@ class Online:
         return made | {"rule": repr(self.rule), "optimizer": type(self.optimizer).__name__}
 
     def _content(self) -> dict[str, Any]:
+        self._settle()
         return {
             "layer": dict(self.layer.state_dict()),
             "readout": None if self.readout is None else dict(self.readout.state_dict()),
