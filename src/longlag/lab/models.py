@@ -11,8 +11,7 @@ from torch import Tensor
 
 from longlag.lab.learners import CellLearner, LSTM97Learner, PlainLearner
 from longlag.lab.nets import Weights, initial_weights, net_of
-from longlag.learn import Online, squared_error
-from longlag.learn.online import StreamError
+from longlag.learn import Online, StreamError, squared_error
 from longlag.tasks import Ragged
 
 

@@ -46,16 +46,16 @@ class Reset97(LSTM97):
 
 
 class Net(nn.Module):
-    """A layer, a read-out (None: the layer's output is the answer), and how the layer learns."""
+    """A layer, a read-out (None: the layer's output is the answer), and how the layer learns.
+
+    Attributes:
+        weights: by name, as arrays that share the parameters' memory.
+    """
 
     def __init__(self, layer: Layer, readout: nn.Module | None, rule: Rule) -> None:
         super().__init__()
         self.layer, self.readout, self.rule = layer, readout, rule
-
-    @property
-    def weights(self) -> Weights:
-        """The weights by name, as arrays that share the parameters' memory."""
-        return {name.removeprefix("layer."): p.detach().numpy() for name, p in self.named_parameters()}
+        self.weights = {name.removeprefix("layer."): p.detach().numpy() for name, p in self.named_parameters()}
 
     def load(self, weights: Weights) -> None:
         """Take these weights."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from longlag.engines.cpu.realtime import words
+from longlag.engines.cpu.realtime import hyper, words
 from longlag.engines.cpu.realtime.stream import Chunk, Job, Stream
 from longlag.layers.state import Parts
 from longlag.learn import _exchange, _plan
@@ -43,6 +43,7 @@ class Compiled:
         self.moments = Moments(learner.optimizer, [(w.parameter, w.places, g) for w, g in trained if g is not None])
         self.loss = _plan.LOSSES.index(learner.loss)
         self.stream: Stream | None = None
+        self._predicting: Stream | None = None
         self.ahead = False
         self._slice = 64
 
@@ -52,9 +53,7 @@ class Compiled:
         stream = self.stream
         if stream is None or stream.batch != batch or stream.network.symbols != symbols:
             self.settle()
-            network = self.described.network.with_symbols(symbols)
-            groups = len(self.learner.optimizer.param_groups)
-            stream = Stream(network, batch, self.loss, groups, self.described.copies, self.learner.clip or 0.0)
+            stream = self._made(batch, symbols)
             for weight, group in zip(self.described.weights, self.groups):
                 if group is not None:
                     times = torch.bincount(weight.places[:, 1])[weight.places[:, 1]]
@@ -63,6 +62,15 @@ class Compiled:
             self._state_pairs = list(_state_pairs(self.described, self.learner.layer, batch))
         if not self.ahead:
             self._import(stream)
+        return stream
+
+    def _made(self, batch: int, symbols: bool) -> Stream:
+        """Fresh memory for a batch."""
+        network, groups = self.described.network.with_symbols(symbols), len(self.learner.optimizer.param_groups)
+        stream = Stream(network, batch, self.loss, groups, self.described.copies, self.learner.clip or 0.0)
+        _, fed_back = self.described.graph.split(self.learner.layer.validate_state(None, 1))
+        if fed_back is not None:
+            stream.start_vector.copy_(fed_back[0].detach())
         return stream
 
     def _import(self, stream: Stream) -> None:
@@ -84,7 +92,7 @@ class Compiled:
                 first = torch.zeros(gradient.numel(), dtype=torch.int64)
                 first[weight.places[:, 1]] = weight.places[:, 0]
                 stream.gradient[first] = (gradient if weight.bound is None else gradient / _slope(weight)).flatten()
-                stream.table[words.pending] = 1
+                stream.table[words.pending] = stream.table[words.stale] = 1
                 weight.parameter.grad = None
 
     def settle(self) -> None:
@@ -127,11 +135,11 @@ class Compiled:
             targets = targets_of(learner.loss, targets, mask, O, dtype)
         flags = torch.zeros(T, dtype=torch.uint8)
         if steps.scored is not None:
-            flags[steps.scored] = words.SCORED | words.KEPT
+            flags += steps.scored.to(torch.uint8) * (words.SCORED | words.KEPT)
         else:
             flags += words.KEPT | (words.SCORED if targets is not None else 0)
         if steps.update is not None:
-            flags[steps.update] |= words.UPDATE
+            flags += steps.update.to(torch.uint8) * words.UPDATE
         else:
             flags[learner.every - 1 - learner.steps % learner.every :: learner.every] |= words.UPDATE
         rows = T if steps.scored is None else int(steps.scored.sum())
@@ -176,28 +184,62 @@ class Compiled:
 
     def run(self, stream: Stream, chunk: Chunk) -> int:
         """Run a chunk; returns the number of steps done. The stream's table says why, if not all."""
-        weights = [stream.weight_job(w.parameter, w.places) for w in self.described.weights]
+        weights = self._weight_jobs(stream)
         stream.transfer(weights, out=False)
         self.moments.read(stream)
-        steps, done = len(chunk.flags), 0
+        stream.table[words.plain] = self._plain(stream)
         updates = stream.table[words.updates]
         stream.start(chunk)
         try:
-            while done < steps:
-                last, begun = min(steps, done + self._slice), time.perf_counter()
-                if stream.run(done, last) != words.DONE:
-                    done = stream.table[words.failed_step]
-                    break
-                if last - done == self._slice:
-                    spent = time.perf_counter() - begun
-                    self._slice = max(16, min(2 * self._slice, int(self._slice * SLICE / max(spent, 1e-6))))
-                done = last
+            return self._in_slices(stream, len(chunk.flags))
         finally:
             self.ahead = True
             stream.transfer(weights, out=True)
             if stream.table[words.updates] != updates:
                 self.moments.write(stream)
+
+    def _plain(self, stream: Stream) -> bool:
+        """Whether `descent` can stand in for the optimiser."""
+        groups, kind = self.learner.optimizer.param_groups, hyper.SGD
+        simple = self.moments.kind == kind and len(groups) == 1 and not self.learner.clip and None not in self.groups
+        others = ("weight_decay", "momentum", "maximize")
+        return simple and stream.network.plain(stream.layout.lanes) and not any(groups[0][name] for name in others)
+
+    def _weight_jobs(self, stream: Stream) -> list[Job]:
+        return [stream.weight_job(w.parameter, w.places) for w in self.described.weights]
+
+    def _in_slices(self, stream: Stream, steps: int) -> int:
+        """Run the chunk a slice at a time, so that Ctrl-C is heard; returns the number of steps done."""
+        done = 0
+        while done < steps:
+            last, begun = min(steps, done + self._slice), time.perf_counter()
+            if stream.run(done, last) != words.DONE:
+                return stream.table[words.failed_step]
+            if last - done == self._slice:
+                spent = time.perf_counter() - begun
+                self._slice = max(16, min(2 * self._slice, int(self._slice * SLICE / max(spent, 1e-6))))
+            done = last
         return done
+
+    def predict(self, steps: Steps) -> Tensor:
+        """The outputs of the `scored` steps with frozen weights, from the initial state on; NaN from where they fail."""
+        T, B = steps.x.shape[:2]
+        stream = self._predicting
+        if stream is None or stream.batch != B or stream.network.symbols != steps.symbols:
+            self._predicting = stream = self._made(B, steps.symbols)
+            stream.table[words.frozen] = 1
+        flags = torch.full((T,), words.KEPT, dtype=torch.uint8)
+        if steps.scored is not None:
+            flags = steps.scored.to(torch.uint8) * words.KEPT
+        reset = torch.zeros(T, B, dtype=torch.bool) if steps.reset is None else steps.reset.clone()
+        reset[0] = True
+        rows = T if steps.scored is None else int(steps.scored.sum())
+        kept = torch.full((rows, B, stream.layout.outputs), math.nan, dtype=self.learner.layer.dtype)
+        losses = torch.empty(T, dtype=torch.float64)
+        stream.transfer(self._weight_jobs(stream), out=False)
+        stream.start(Chunk(steps.x.contiguous(), flags, kept, losses, reset=reset))
+        self._in_slices(stream, T)
+        return kept
 
 
 def _slope(weight: _plan.Weight) -> Tensor:

@@ -18,6 +18,7 @@ from longlag.engines.cpu.codegen.pointers import INLINE, address, pointer, row
 from longlag.engines.cpu.realtime import rules
 from longlag.engines.cpu.realtime import words as at
 from longlag.engines.cpu.realtime.bounds import pull_back_for, refresh_for
+from longlag.engines.cpu.realtime.descent import descend_for
 from longlag.engines.cpu.realtime.equations import Rows
 from longlag.engines.cpu.realtime.group import back_for, forward_for
 from longlag.engines.cpu.realtime.losses import loss_for
@@ -61,7 +62,7 @@ def kernel_for(plan: Plan) -> Callable[..., None]:
     finite = in_turn([_check_finite(plan, k) for k in inner], nothing)
     feed_back = in_turn(_fed_back(plan), nothing)
     answers, errors = in_turn(_answers(plan), nothing), in_turn(_errors(plan), nothing)
-    refresh, pull_back = refresh_for(plan), pull_back_for(plan)
+    refresh, pull_back, descend = refresh_for(plan), pull_back_for(plan), descend_for(plan)
     loss_of, view = loss_for(number), view_for(number, symbols)
 
     @njit(**INLINE)
@@ -69,8 +70,10 @@ def kernel_for(plan: Plan) -> Callable[..., None]:
         """Note the symbol, forget the past where the sample is reset; whether the input is fine."""
         if table[at.reset] != 0 and pointer(table[at.reset], np.uint8)[t * table[at.B] + b] != 0:
             clear(table, v, 0)
+            table[at.stale] |= table[at.pending]
+            start = pointer(table[at.start], number)
             for i in range(table[at.R]):
-                v.sample[i] = number(0)
+                v.sample[i] = start[i]
             if symbols:
                 for i in range(v.met[0]):
                     v.met[1 + table[at.I] + v.met[1 + i]] = 0
@@ -135,12 +138,13 @@ def kernel_for(plan: Plan) -> Callable[..., None]:
         if active:
             if scored:
                 back(table, v, True)
-            sweep(table, v, scored)
+            if table[at.frozen] == 0:
+                sweep(table, v, scored)
             keep(table, v, 0)
             feed_back(table, v, 0)
 
     @njit(**INLINE)
-    def end(table, flags, loss):
+    def end(table, v, flags, loss):
         """Count, and update."""
         if flags & at.SCORED != 0:
             table[at.targets_used] += 1
@@ -154,7 +158,11 @@ def kernel_for(plan: Plan) -> Callable[..., None]:
             table[at.kept_used] += 1
         if flags & at.UPDATE != 0 and table[at.pending] != 0:
             pull_back(table, 0, 0)
-            call(table[at.update], (address(table, 0),))
+            if table[at.plain] != 0:
+                descend(table, v, 0)
+            else:
+                call(table[at.update], (address(table, 0),))
+                table[at.stale] = 0
             refresh(table, 0, 0)
 
     def kernel(table, first, last, _):
@@ -174,7 +182,7 @@ def kernel_for(plan: Plan) -> Callable[..., None]:
                 pointer(table[at.losses], np.float64)[t] = loss
             for b in range(table[at.B]):
                 learn(table, view(table, t, b), t, b, scored)
-            end(table, flags, loss)
+            end(table, view(table, t, 0), flags, loss)
 
     return kernel
 

@@ -21,6 +21,7 @@ class Group:
         rule: how the gradients of its weights are formed, a key of `rules.RULES`; None: they are not trained.
         bounds: for every param of the cell the function of the trained number that the equations read, as a cell
             with one gate; None: the number itself.
+        shared: number of neighbouring units that share the weights of each gate in ``echoes`` (a block's gates).
     """
 
     cell: Cell
@@ -30,6 +31,7 @@ class Group:
     echoes: tuple[str, ...] = ()
     rule: str | None = "traces"
     bounds: tuple[Cell | None, ...] = ()
+    shared: int = 1
 
     @cached_property
     def loop(self) -> tuple[str, ...]:
@@ -44,7 +46,7 @@ class Group:
     @property
     def key(self) -> str:
         bounds = [bound and bound.key for bound in self.bounds]
-        return repr((self.cell.key, self.reads, self.ones, self.echoes, self.rule, bounds))
+        return repr((self.cell.key, self.reads, self.ones, self.echoes, self.rule, bounds, self.shared))
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,10 @@ class Network:
     def answers(self) -> tuple[int, ...]:
         """The groups whose outputs are compared with the target."""
         return (len(self.groups) - 1,) if self.readout else self.outputs
+
+    def plain(self, lanes: int) -> bool:
+        """Whether gates that a block shares lie within vectors, so that `descent` can sum their gradients there."""
+        return all(g.shared == 1 or g.units <= lanes or lanes % g.shared == 0 for g in self.groups)
 
     @property
     def bounded(self) -> bool:

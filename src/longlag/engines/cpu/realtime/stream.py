@@ -49,6 +49,7 @@ class Stream:
         layout: where everything lies.
         weights, gradient: (N,), packed; masks, moments: (groups, N) and (groups, 3, N); hyper: (groups, …) float64.
         samples: (B, sample) memory of the samples; met: symbols each sample has met.
+        start_vector: (R,) the fed-back vector after a reset.
     """
 
     def __init__(self, network: Network, batch: int, loss: int, groups: int, copies: Tensor, clip: float) -> None:
@@ -59,6 +60,7 @@ class Stream:
         self.masks = torch.zeros(groups, layout.numbers, dtype=dtype)
         self.moments = torch.zeros(groups, 3, layout.numbers, dtype=dtype)
         self.hyper = torch.zeros(groups, hyper.COUNT, dtype=torch.float64)
+        self.start_vector = torch.zeros(layout.fed_back, dtype=dtype)
         self.samples = torch.zeros(batch, layout.sample, dtype=dtype)
         self.met = torch.zeros(batch, 1 + 2 * network.inputs if network.symbols else 1, dtype=torch.int64)
         self.numbers = torch.tensor([np.nan, clip, np.nan, np.nan, 1.0], dtype=torch.float64)
@@ -81,6 +83,7 @@ class Stream:
         sizes |= {"groups": len(self.masks), "copies_count": len(self.copies), "copies_each": self.copies.shape[1]}
         tensors = ("weights", "gradient", "samples", "met", "masks", "moments", "hyper", "copies", "numbers")
         sizes |= {name: getattr(self, name).data_ptr() for name in tensors}
+        sizes |= {"start": self.start_vector.data_ptr()}
         sizes |= {"effective": self.effective.data_ptr(), "update": update(self.network.dtype)}
         for name, value in sizes.items():
             table[getattr(at, name)] = value

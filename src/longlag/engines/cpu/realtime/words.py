@@ -22,7 +22,11 @@ from typing import NamedTuple
 (update, pending, updates, skipped, skipped_in_a_row, warn) = range(27, 33)
 (groups, hyper, masks, moments, copies, copies_each, copies_count, numbers) = range(33, 41)
 (scored,) = range(41, 42)  # steps with a target so far
-END = 42  # the first group's sizes
+# the fed-back vector after a reset, (R,); whether weights are frozen: gradients and traces are not computed
+(start, frozen) = range(42, 44)
+# whether `descent` stands in for the optimiser; whether there are gradients of symbols met before the last reset
+(plain, stale) = range(44, 46)
+END = 46  # the first group's sizes
 
 # numbers (float64): norm of the last gradient; largest norm, 0 for none; the last loss; its exponential mean, over
 # some `HORIZON` steps
