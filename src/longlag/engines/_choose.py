@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from longlag.engines import _private
+from longlag.engines import _exporting, _private
 
 NAMES = ("reference", "cpu")
 CPU_DTYPES = (torch.float32, torch.float64)
@@ -45,6 +45,8 @@ def as_operator() -> bool:
 
 def _obstacle(x: Tensor, others: tuple[Tensor | None, ...], name: str) -> str | None:
     """The reason why the CPU engine cannot run the call; None if it can."""
+    if _exporting.to_onnx():
+        return "ONNX has no operator of longlag's"
     if not x.is_cpu:
         return f"{name} {_is(name)} on {x.device}"
     if x.dtype not in CPU_DTYPES:

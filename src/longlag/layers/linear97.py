@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from longlag import cells
-from longlag.cells import Cell
 from longlag.layers.linear import Direct, Gradients, LinearStep, times
 from longlag.layers.state import Parts
 from longlag.layers.units import FED_BACK, INPUT, Results, UnitGraph, UnitGroup, linear_unit

@@ -40,6 +40,10 @@ class Recurrent(Stack):
             with local feedback: probability that the unit's own loop is cut (the other loops keep their gain).
         engine: ``"auto"`` or an engine's name.
 
+    Attributes:
+        nonzeros: set this to the number of entries in a sparse ``weight_hh`` (per level) to let the CPU engine read
+            only these where that is faster; 0 (the default): the matrix is dense. The results do not depend on it.
+
     >>> import torch, longlag as ll
     >>> @ll.cell(gates="a z")
     ... def mine(a, z, y):
@@ -82,6 +86,7 @@ class Recurrent(Stack):
             if norm == "layer" and hidden_size < 2:
                 raise ValueError(f"{self.class_name}: norm='layer' divides by H−1 and needs hidden_size >= 2, got 1")
         self.norm, self.engine = norm, engine
+        self.nonzeros = 0
         self.cell = cell  # pyright: ignore[reportIncompatibleVariableOverride]
         self._scales_mask = cell.dense
         self._make_weights({"device": device, "dtype": dtype})
@@ -157,7 +162,7 @@ class Recurrent(Stack):
         if gamma is not None and beta is not None:
             norm = (engines.Norm.with_sample_variance if self.norm == "layer" else engines.Norm)(gamma, beta, EPS)
         params = tuple(self._values([name + self.suffix(k) for name in cell.params])) if cell.params else ()
-        return Weights(W, b, U, None, params, norm)
+        return Weights(W, b, U, None, params, norm, self.nonzeros)
 
     def _run(
         self, k: int, x: Tensor, state: tuple[Tensor, ...] | None, sequences: validation.Sequences, mask: Tensor | None

@@ -74,8 +74,8 @@ class UnitGraph(abc.ABC):
     """Groups in the order in which a step computes them; ``outputs`` names those that make the layer's output.
 
     Attributes:
-        fed_back_pieces: pieces of the vector that matrices read at the next step: (group, ``"y"`` or a gate g for σ(g), every),
-            the values of units 0, every, 2·every, …; in the order of ``split``'s vector.
+        fed_back_pieces: pieces of the vector that matrices read at the next step, in the order of ``split``'s vector:
+            (group, ``"y"`` or a gate g for σ(g), every), the values of units 0, every, 2·every, ….
     """
 
     fed_back_pieces: tuple[tuple[str, str, int], ...] = ()

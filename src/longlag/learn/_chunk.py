@@ -106,5 +106,7 @@ def targets_of(loss: Any, targets: Tensor, mask: Tensor | None, outputs: int, dt
         return classes.contiguous()
     if targets.dim() != 3 or targets.shape[-1] != outputs or not targets.is_floating_point():
         wanted = f"numbers (…, {outputs}) or int64 classes"
-        raise ValueError(f"{loss.__name__}: targets must be {wanted}, got {targets.dtype} of shape {tuple(targets.shape)}")
+        raise ValueError(
+            f"{loss.__name__}: targets must be {wanted}, got {targets.dtype} of shape {tuple(targets.shape)}"
+        )
     return targets.to(dtype).contiguous()

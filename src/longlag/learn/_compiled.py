@@ -80,10 +80,9 @@ class Compiled:
         stream.transfer(self._state_jobs(parts), out=False)
         trace = learner.trace if learner.steps else learner.rule.start(learner.layer, batch)
         values = trace.method.settled(trace.values)
-        links = list(self._links(values, stream))
-        stream.transfer([stream.sample_job(tensor, pairs) for tensor, pairs in links], out=False)
+        met = _exchange.move(self.described.rule, values, self.described.graph, stream, out=False)
         if stream.network.symbols:
-            stream.meet(everything=any(bool(tensor.any()) for tensor, _ in links))
+            stream.meet(everything=met)
         stream.gradient.zero_()
         stream.table[words.pending] = 0
         for weight, group in zip(self.described.weights, self.groups):
@@ -104,10 +103,12 @@ class Compiled:
         parts = tuple(torch.empty_like(part) for part in learner.layer.validate_state(None, stream.batch))
         stream.transfer(self._state_jobs(parts), out=True)
         trace = learner.rule.start(learner.layer, stream.batch)
-        links = list(self._links(trace.values, stream))  # the pairs must live as long as the transfer
-        stream.transfer([stream.sample_job(tensor, pairs) for tensor, pairs in links], out=True)
+        stream.settle()
+        _exchange.move(self.described.rule, trace.values, self.described.graph, stream, out=True)
         shape = (stream.batch, self.described.network.width)
-        learner.restore_stream(learner.layer.state_spec.whole(parts), Trace(trace.method, stream.batch, trace.values, shape))
+        learner.restore_stream(
+            learner.layer.state_spec.whole(parts), Trace(trace.method, stream.batch, trace.values, shape)
+        )
         if stream.table[words.pending]:
             for weight, group in zip(self.described.weights, self.groups):
                 if group is not None:
@@ -115,10 +116,6 @@ class Compiled:
                     total.index_add_(0, weight.places[:, 1], stream.gradient[weight.places[:, 0]])
                     total = total.view_as(weight.parameter)
                     weight.parameter.grad = total if weight.bound is None else total * _slope(weight)
-
-    def _links(self, values: Any, stream: Stream) -> Iterator[tuple[Tensor, Tensor]]:
-        rule, d = self.described.rule, self.described
-        return _exchange.LINKS[rule](values, d.graph, stream.layout, stream.batch)
 
     def _state_jobs(self, parts: Parts) -> list[Job]:
         assert self.stream is not None

@@ -7,12 +7,12 @@ engine's memory of the samples. DENSE rules add theirs to `LINKS`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from longlag.engines.cpu.realtime.layout import Layout
+from longlag.engines.cpu.realtime.stream import Stream
 from longlag.layers.units import UnitGraph
 from longlag.learn._state import Values
 
@@ -49,10 +49,41 @@ def traces(values: Values, graph: UnitGraph, layout: Layout, batch: int) -> Link
                 yield F, torch.stack([place.flatten(), element.flatten()], 1)
 
 
+def blocks(values: Values, graph: UnitGraph, stream: Stream) -> Iterator[tuple[Tensor, Tensor]]:
+    """E of the rule "rtrl": the tensors of the trace, (B, S, H, width), with those of the engine's memory."""
+    held = stream.blocks
+    assert held is not None
+    group, z = graph.groups[0], stream.layout.sizes[held.k]
+    cell, H, B, I = group.cell, group.units, stream.batch, z.inputs
+    S, new = len(cell.fed_back) * H, stream.samples.new_zeros
+    pieces = {
+        "weight_ih_l0": (cell.input_gates, slice(0, I)),
+        "weight_hh_l0": (cell.recurrent_gates, slice(I + 1, I + 1 + H)),
+        **({"bias_l0": (cell.gates, slice(I, I + 1))} if group.biased else {}),
+        **{f"{param}_l0": ((param,), slice(I, I + 1)) for param in cell.params},
+    }
+    after = values["after"]
+    for key, (names, span) in pieces.items():
+        width = span.stop - span.start
+        if key not in after:
+            after[key] = new(B, S, len(names) * H * width)
+        for k, name in enumerate(names):
+            yield after[key].view(B, S, len(names), H, width)[:, :, k], held.influence(stream.samples, name, span)
+
+
 LINKS: dict[str, Callable[[Values, UnitGraph, Layout, int], Linked]] = {"traces": traces}
 
 
-def nothing_met(values: Any) -> bool:
-    """Whether all traces are 0."""
-    tensors = values.values() if isinstance(values, dict) else [values]
-    return all(nothing_met(v) if isinstance(v, dict) else not bool(v.any()) for v in tensors)
+def move(rule: str, values: Values, graph: UnitGraph, stream: Stream, out: bool) -> bool:
+    """Copy a trace into the engine's memory, or ``out`` of it; whether any of its numbers is not 0."""
+    if rule in LINKS:
+        links = list(LINKS[rule](values, graph, stream.layout, stream.batch))  # must live as long as the transfer
+        stream.transfer([stream.sample_job(tensor, pairs) for tensor, pairs in links], out)
+        return any(bool(tensor.any()) for tensor, _ in links)
+    pairs = list(blocks(values, graph, stream))
+    for tensor, held in pairs:
+        (tensor if out else held).copy_(held if out else tensor)
+    met = any(bool(tensor.any()) for tensor, _ in pairs)
+    if not out:
+        stream.begin(met)
+    return met

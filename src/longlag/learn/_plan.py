@@ -28,7 +28,7 @@ DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 class Weight(NamedTuple):
     """A parameter and its places among the packed weights: (n, 2) of (place, element)."""
 
-    parameter: nn.Parameter
+    parameter: Tensor
     places: Tensor
     bound: nn.Module | None = None  # the equations read bound(parameter)
 
@@ -59,7 +59,9 @@ def describe(learner: Online) -> Described:
     if readout is not None and (readout.weight.dtype != layer.dtype or parametrize.is_parametrized(readout)):
         raise Unsupported("readout has another dtype, or is parametrised")
     if type(learner.optimizer) not in KINDS:
-        raise Unsupported(f"optimizer is {type(learner.optimizer).__name__}, not {', '.join(k.__name__ for k in KINDS)}")
+        raise Unsupported(
+            f"optimizer is {type(learner.optimizer).__name__}, not {', '.join(k.__name__ for k in KINDS)}"
+        )
     modules = [*layer.modules(), *([] if learner.readout is None else learner.readout.modules())]
     if any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in modules):
         raise Unsupported("layer or readout has hooks")
@@ -95,6 +97,8 @@ def _described(layer: Any, graph: UnitGraph, rule: str, trained: set[str], reado
         reads = tuple(sources[piece] for piece in group.reads)
         if INPUT in group.reads[1:]:
             raise Unsupported(f"{layer.class_name}: group {group.name} reads the input after other values")
+        if group.cell.per_step or not group.cell.reads_only_y:
+            raise Unsupported(f"cell {group.cell.name} reads numbers per step, or more than y through U")
         echoes = tuple(value for j, value, _ in fed_back if j == k and value != "y")
         attributes = [_attribute(layer, path) for path in group.paths]
         paths.append(attributes)
@@ -129,10 +133,10 @@ def _biases(group: UnitGroup) -> list[str]:
 def _attribute(layer: nn.Module, path: str) -> tuple[nn.Parameter, Any]:
     """The parameter behind an attribute, and the bound it is read through."""
     prefix, _, name = path.rpartition(".")
-    owner = layer.get_submodule(prefix)
+    owner: Any = layer.get_submodule(prefix)
     if not parametrize.is_parametrized(owner, name):
         return getattr(owner, name), None
-    stages: Any = owner.parametrizations[name]  # pyright: ignore[reportIndexIssue]
+    stages: Any = owner.parametrizations[name]
     if len(stages) != 1 or not hasattr(stages[0], "cell"):
         raise Unsupported(f"{path} is parametrised by {', '.join(type(stage).__name__ for stage in stages)}")
     return stages.original, stages[0]

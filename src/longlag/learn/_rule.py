@@ -45,7 +45,6 @@ class Method(abc.ABC):
     def gradients(self, values: Values, dy: Errors) -> dict[str, Tensor]:
         """Parameter name -> gradient, for every parameter that requires one."""
 
-
     def units(self) -> tuple[UnitGraph, str, set[str]]:
         """For the compiled engine: the layer's units, the engine's rule for them, and the groups that are trained."""
         raise Unsupported("the rule is not one of the engine's")

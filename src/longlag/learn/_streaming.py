@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from longlag.layers import State
+from longlag.layers import State, validation
 from longlag.learn import _chunk
 from longlag.learn._chunk import Steps, StreamError
 from longlag.learn._rule import Trace, Unsupported
@@ -90,15 +90,27 @@ class Streaming:
     def _road(self) -> Compiled | None:
         """The compiled engine, planned at the first call; None if the learner is not one that it serves."""
         if not self._planned:
-            from longlag.learn._compiled import Compiled  # not above: needs the cells, which are slow to import
-
-            learner: Any = self
-            self._planned = True
-            try:
-                self._compiled = Compiled(learner)
-            except Unsupported as reason:
-                self._reason = str(reason)
+            self.plan("auto")
         return self._compiled
+
+    def plan(self, engine: str = "auto") -> None:
+        """Choose the road: ``"auto"``, ``"cpu"`` (an error if the compiled engine does not serve the learner), or
+        ``"python"``. Plan again where the learner was changed: another loss, optimiser or parametrisation.
+        """
+        from longlag.learn._compiled import Compiled  # not above: needs the cells, which are slow to import
+
+        validation.one_of("Online", "engine", engine, ("auto", "cpu", "python"))
+        self._settle()
+        learner: Any = self
+        self._planned, self._compiled, self._reason = True, None, "asked for"
+        if engine == "python":
+            return
+        try:
+            self._compiled = Compiled(learner)
+        except Unsupported as reason:
+            if engine == "cpu":
+                raise ValueError(f"Online: engine='cpu' cannot run this learner: {reason}") from None
+            self._reason = str(reason)
 
     # ------------------------------------------------------------------------------------------------ chunks
     def run(

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from longlag.layers import Layer, State, validation
+from longlag.layers import Layer, validation
 from longlag.learn import _file
 from longlag.learn._rule import Rule, Trace
 from longlag.learn._state import copied, mapped
@@ -206,7 +206,10 @@ class Online(Streaming):
         norms = [torch.linalg.vector_norm(gradient) for gradient in grads]
         norm = self.gradient_norm = float(torch.linalg.vector_norm(torch.stack(norms)))  # [CLIP 5 ν]
         if not math.isfinite(norm):
-            self._skip()  # [CLIP 5 skip]
+            self.skipped += 1  # [CLIP 5 skip]
+            self._skipped_in_a_row += 1
+            if self._skipped_in_a_row == SKIPS:
+                warn_skipped(SKIPS)
         else:
             if self.clip is not None and norm > self.clip:
                 for p, gradient in zip(trained, grads):
@@ -216,12 +219,6 @@ class Online(Streaming):
             self._skipped_in_a_row = 0
         for p in trained:
             p.grad = None
-
-    def _skip(self) -> None:
-        self.skipped += 1
-        self._skipped_in_a_row += 1
-        if self._skipped_in_a_row == SKIPS:
-            warn_skipped(SKIPS)
 
     # ------------------------------------------------------------------------------------------------------ file
     def save(self, path: str | Path) -> None:

@@ -20,4 +20,7 @@ return compiled pieces for group k (``rows``: its `equations.Rows`; ``sizes(tabl
   ``v.gradient`` (laid out as the weights, group at ``z.W``) and then advances what it keeps at ``z.E``. The new values
   become the past after it. `traces` is the example.
 - ``clear_for(rows, sizes, number, symbols)`` -> ``clear(table, v, _)``, called where a sample is reset.
+- if the rule puts gradients off until they are needed, ``settle_for``, made like ``clear_for``: called before updates.
+  `rtrl` is the example: it keeps the last steps (`blocks`), from which kernels shared by all cells form the gradients
+  (`influence`). `Stream.settle` does the same from Python.
 """

@@ -9,11 +9,11 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-from longlag.cells import Assignments, sigmoid
-from longlag.engines.cpu.codegen.generate import FUNCTIONS, NUMBA, executed
+from longlag.cells import Assignments, sigmoid, without_marks
+from longlag.engines.cpu.codegen.generate import NUMBA, executed, imports
 from longlag.engines.cpu.realtime.network import Group
 
-HEAD = f'''"""Real-time learning of the cell {{name}} in {{dtype}}, written by longlag. Safe to delete.
+HEAD = '''"""Real-time learning of the cell {name} in {dtype}, written by longlag. Safe to delete.
 
 Every value is a number or a SIMD vector, of as many units as the vector has lanes.
 """
@@ -22,10 +22,9 @@ import numpy as np
 from numba import njit
 
 from longlag.engines.cpu.codegen.pointers import INLINE
-from longlag.engines.cpu.simd.functions import {", ".join(FUNCTIONS)}
-from longlag.engines.cpu.simd.product import cube, square
+{imports}from longlag.engines.cpu.simd.product import cube, square
 
-number = np.{{dtype}}
+number = np.{dtype}
 '''
 
 
@@ -58,6 +57,7 @@ class Rows:
         wanted = dict(zip(("y_new", *cell.new_states), cell.expressions))
         wanted |= {f"echo_{g}": sigmoid(_symbol(g)) for g in self.group.echoes}
         wanted |= {_name(key): cell.jacobian[key] for key in self.partials}
+        wanted = {name: without_marks(value) for name, value in wanted.items()}
         return Assignments.of("unit", cell.name, cell.inputs, wanted, list(wanted))
 
     @cached_property
@@ -122,8 +122,8 @@ class Rows:
 
     def source(self, dtype: str) -> str:
         """The generated module."""
-        head = HEAD.format(name=self.group.cell.name, dtype=dtype)
-        return head + "".join(f"\n\n@njit(**INLINE)\n{NUMBA.function(form)}" for form in self.forms)
+        text = "".join(f"\n\n@njit(**INLINE)\n{NUMBA.function(form)}" for form in self.forms)
+        return HEAD.format(name=self.group.cell.name, dtype=dtype, imports=imports(text)) + text
 
     def functions(self, dtype: str) -> dict[str, Any]:
         """The functions by name, jitted."""
@@ -131,7 +131,7 @@ class Rows:
 
     def _partial(self, out: str, name: str) -> Any:
         """∂out/∂name: a number, or the symbol of the row that holds its values."""
-        value = self.group.cell.jacobian.get((out, name), _zero())
+        value: Any = self.group.cell.jacobian.get((out, name), _zero())
         return _symbol(_name((out, name))) if value.free_symbols else value
 
 

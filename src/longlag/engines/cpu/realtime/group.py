@@ -10,7 +10,6 @@ from longlag.engines.cpu.codegen.generate import NUMBA
 from longlag.engines.cpu.codegen.pointers import INLINE, load, picked, row, store
 from longlag.engines.cpu.codegen.rows import over_units
 from longlag.engines.cpu.realtime import words as at
-from longlag.engines.cpu.realtime.equations import Rows
 from longlag.engines.cpu.realtime.network import FED_BACK, X
 from longlag.engines.cpu.realtime.view import first_lanes, in_turn, nothing
 from longlag.engines.cpu.simd.product import LANES
@@ -93,17 +92,18 @@ def _copy(plan: Any, k: int, piece: Any, before: tuple[Any, ...]) -> Any:
 
 def _start(own: Any, lower: list[Any], fed_back: bool) -> Any:
     """``start(table)``: position of a piece in the source, after the inputs, what is fed back, and lower groups."""
-    if lower:
-        last, rest = lower[-1], _start(own, lower[:-1], fed_back)
 
-        @njit(**INLINE)
-        def start(table):
-            return rest(table) + last(table).units
-    else:
+    @njit(**INLINE)
+    def first(table):
+        return own(table).inputs + (table[at.R] if fed_back else 0)
 
-        @njit(**INLINE)
-        def start(table):
-            return own(table).inputs + (table[at.R] if fed_back else 0)
+    if not lower:
+        return first
+    last, rest = lower[-1], _start(own, lower[:-1], fed_back)
+
+    @njit(**INLINE)
+    def start(table):
+        return rest(table) + last(table).units
 
     return start
 
@@ -136,7 +136,7 @@ def back_for(plan: Any, k: int) -> Any:
 def _send(plan: Any, k: int, piece: int, before: tuple[Any, ...], first_net: int) -> Any:
     """Add Wᵀ of the errors of group k's net inputs to ``d y`` of a group that it reads."""
     own, below, d_y = plan.sizes[k], plan.sizes[piece], plan.rows[piece].at["d y"]
-    number, lanes = plan.number, LANES[plan.number]
+    lanes = LANES[plan.number]
     start = _start(own, [plan.sizes[j] for j in before if isinstance(j, int)], FED_BACK in before)
     gates = len(plan.network.groups[k].cell.gates)
 

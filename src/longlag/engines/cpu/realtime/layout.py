@@ -8,7 +8,7 @@ from torch import Tensor
 from longlag.engines.cpu.cache.machine import VECTOR_BYTES
 from longlag.engines.cpu.realtime import rules
 from longlag.engines.cpu.realtime.equations import Rows
-from longlag.engines.cpu.realtime.network import FED_BACK, X, Network
+from longlag.engines.cpu.realtime.network import FED_BACK, Network, X
 from longlag.engines.cpu.realtime.words import Sizes
 
 BYTES = {"float32": 4, "float64": 8}

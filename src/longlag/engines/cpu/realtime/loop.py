@@ -56,6 +56,7 @@ def kernel_for(plan: Plan) -> Callable[..., None]:
     sweep = in_turn([rules.sweep_for(plan, k) for k in inner], nothing)
     sweep_readout = rules.sweep_for(plan, every[-1]) if network.readout else nothing
     silence = in_turn([_silence(plan, k) for k in network.outputs], nothing)
+    settle = in_turn([rules.settle_for(plan, k) for k in inner], nothing)
     clear = in_turn([rules.clear_for(plan, k) for k in inner] + [_forget(plan, k) for k in inner], nothing)
     no_errors = in_turn([_no_errors(plan, k) for k in every], nothing)
     keep = in_turn([_keep(plan, k) for k in inner], nothing)
@@ -173,7 +174,7 @@ def kernel_for(plan: Plan) -> Callable[..., None]:
             for b in range(table[at.B]):
                 status, found = forward_and_loss(table, view(table, t, b), t, b, flags)
                 loss += found
-                if status != at.DONE or not found - found == 0.0:
+                if status != at.DONE or found - found != 0.0:
                     table[at.status] = status if status != at.DONE else at.BAD_LOSS
                     table[at.failed_step], table[at.failed_sample] = t, b
                     pointer(table[at.losses], np.float64)[t] = found
@@ -182,6 +183,9 @@ def kernel_for(plan: Plan) -> Callable[..., None]:
                 pointer(table[at.losses], np.float64)[t] = loss
             for b in range(table[at.B]):
                 learn(table, view(table, t, b), t, b, scored)
+            if flags & at.UPDATE != 0:
+                for b in range(table[at.B]):
+                    settle(table, view(table, t, b), 0)
             end(table, view(table, t, 0), flags, loss)
 
     return kernel
@@ -279,17 +283,18 @@ def _feed(plan: Plan, k: int, name: str, every: int, start: Any) -> Any:
 
 def _total(pieces: list[tuple[Any, int]]) -> Any:
     """``total(table)``: the sum of units // every."""
+
+    @njit(**INLINE)
+    def zero(table):
+        return 0
+
     if not pieces:
+        return zero
+    (sizes, every), rest = pieces[-1], _total(pieces[:-1])
 
-        @njit(**INLINE)
-        def total(table):
-            return 0
-    else:
-        (sizes, every), rest = pieces[-1], _total(pieces[:-1])
-
-        @njit(**INLINE)
-        def total(table):
-            return rest(table) + sizes(table).units // every
+    @njit(**INLINE)
+    def total(table):
+        return rest(table) + sizes(table).units // every
 
     return total
 
@@ -307,7 +312,15 @@ def _errors(plan: Plan) -> list[Any]:
 def _with_answers(plan: Plan, name: str, into_answer: bool) -> list[Any]:
     pieces, answers, lanes = [], plan.network.answers, LANES[plan.number]
     for i, k in enumerate(answers):
-        pieces.append(_copy(plan.sizes[k], plan.rows[k].at[name], _total([(plan.sizes[j], 1) for j in answers[:i]]), lanes, into_answer))
+        pieces.append(
+            _copy(
+                plan.sizes[k],
+                plan.rows[k].at[name],
+                _total([(plan.sizes[j], 1) for j in answers[:i]]),
+                lanes,
+                into_answer,
+            )
+        )
     return pieces
 
 

@@ -81,8 +81,9 @@ class Network:
         return (len(self.groups) - 1,) if self.readout else self.outputs
 
     def plain(self, lanes: int) -> bool:
-        """Whether gates that a block shares lie within vectors, so that `descent` can sum their gradients there."""
-        return all(g.shared == 1 or g.units <= lanes or lanes % g.shared == 0 for g in self.groups)
+        """Whether `descent` serves: gradients are those of traces, and gates that a block shares lie within a vector."""
+        fits = all(g.shared == 1 or g.units <= lanes or lanes % g.shared == 0 for g in self.groups)
+        return fits and all(g.rule in (None, "traces") for g in self.groups)
 
     @property
     def bounded(self) -> bool:

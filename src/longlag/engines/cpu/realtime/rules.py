@@ -1,7 +1,8 @@
 """Learning rules by name: how a group's gradients are formed from the errors of a step.
 
-A rule is a module of this package, named as in `Group.rule`, with ``sweep_for(rows, functions, sizes, number, symbols)``
-and ``clear_for(rows, sizes, number, symbols)``, and an entry in `MEMORY`; `longlag.engines.cpu.realtime` explains them.
+A rule is a module of this package, named as in `Group.rule`, with ``sweep_for(rows, functions, sizes, number,
+symbols)`` and ``clear_for(rows, sizes, number, symbols)``, and an entry in `MEMORY`; `longlag.engines.cpu.realtime`
+explains them.
 This module loads no compiler.
 """
 
@@ -11,6 +12,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from longlag.engines.cpu.cache.machine import VECTOR_BYTES
+from longlag.engines.cpu.realtime import blocks
 from longlag.engines.cpu.realtime.equations import Rows
 
 
@@ -18,8 +21,13 @@ def _traces(rows: Rows, tiles: int, D: int, lanes: int) -> int:
     return len(rows.group.loop) * tiles * lanes * (len(rows.group.traced) * D + len(rows.group.cell.params))
 
 
+def _blocks(rows: Rows, tiles: int, D: int, lanes: int) -> int:
+    group = rows.group
+    return blocks.layout(group, D - group.units - group.ones, VECTOR_BYTES // lanes).sample
+
+
 # rule -> f(rows, tiles, D, lanes): numbers that the rule keeps for a sample
-MEMORY: dict[str, Callable[[Rows, int, int, int], int]] = {"traces": _traces}
+MEMORY: dict[str, Callable[[Rows, int, int, int], int]] = {"traces": _traces, blocks.RULE: _blocks}
 
 
 def memory(rule: str | None, rows: Rows, tiles: int, D: int, lanes: int) -> int:
@@ -35,6 +43,18 @@ def sweep_for(plan: Any, k: int) -> Any:
 def clear_for(plan: Any, k: int) -> Any:
     """``clear(table, v, _)``: forget the influence of the weights of group k."""
     return _piece(plan, k, lambda rule: rule.clear_for)
+
+
+def settle_for(plan: Any, k: int) -> Any:
+    """``settle(table, v, _)``: gradients that group k's rule has put off, before an update."""
+    return _piece(plan, k, lambda rule: getattr(rule, "settle_for", nothing_to_settle))
+
+
+def nothing_to_settle(*_: Any) -> Any:
+    """The piece of a rule that puts nothing off."""
+    from longlag.engines.cpu.realtime.view import nothing
+
+    return nothing
 
 
 def _piece(plan: Any, k: int, maker: Callable[[Any], Any], *more: Any) -> Any:

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from longlag.engines.cpu.cache import machine
-from longlag.engines.cpu.realtime import words as at
 from longlag.engines.cpu.realtime import hyper
-from longlag.engines.cpu.realtime.layout import BYTES, Layout
+from longlag.engines.cpu.realtime import words as at
+from longlag.engines.cpu.realtime.blocks import blocks_of
+from longlag.engines.cpu.realtime.layout import Layout
 from longlag.engines.cpu.realtime.network import Network
 
 HERE = Path(__file__).parent
@@ -65,6 +66,7 @@ class Stream:
         self.met = torch.zeros(batch, 1 + 2 * network.inputs if network.symbols else 1, dtype=torch.int64)
         self.numbers = torch.tensor([np.nan, clip, np.nan, np.nan, 1.0], dtype=torch.float64)
         self.copies = copies
+        self.blocks = blocks_of(network, layout.sizes)
         self._set_biases()
         self.table = array("q", [0] * (at.END + at.WORDS * len(network.groups)))
         self._fill(loss)
@@ -85,6 +87,8 @@ class Stream:
         sizes |= {name: getattr(self, name).data_ptr() for name in tensors}
         sizes |= {"start": self.start_vector.data_ptr()}
         sizes |= {"effective": self.effective.data_ptr(), "update": update(self.network.dtype)}
+        if self.blocks is not None:
+            sizes["blocks"] = self.blocks.words.data_ptr()
         for name, value in sizes.items():
             table[getattr(at, name)] = value
         for k, z in enumerate(layout.sizes):
@@ -102,6 +106,16 @@ class Stream:
     def sample_job(self, tensor: Tensor, pairs: Tensor) -> Job:
         """The transfer of what samples keep."""
         return tensor.data_ptr(), self.samples.data_ptr(), pairs.data_ptr(), len(pairs)
+
+    def settle(self) -> None:
+        """Do what rules have put off: `gradient` and the influence in `samples` are then those of the last step."""
+        if self.blocks is not None:
+            self.blocks.settle(self.samples, self.gradient)
+
+    def begin(self, met: bool) -> None:
+        """No steps yet, but the influence that was written into `samples`; ``met``: whether it is not 0."""
+        if self.blocks is not None:
+            self.blocks.begin(self.samples, met)
 
     def meet(self, everything: bool) -> None:
         """Note that traces are 0 for all symbols, or may not be 0 for any."""

@@ -27,7 +27,12 @@ def sweep_for(rows: Rows, functions: dict[str, Any], sizes: Any, number: Any, sy
 
 def clear_for(rows: Rows, sizes: Any, number: Any, symbols: bool) -> Any:
     """``clear(table, v, _)``: no weight has influenced anything yet."""
-    lanes, parts, traced, params = LANES[number], len(rows.group.loop), len(rows.group.traced), len(rows.group.cell.params)
+    lanes, parts, traced, params = (
+        LANES[number],
+        len(rows.group.loop),
+        len(rows.group.traced),
+        len(rows.group.cell.params),
+    )
 
     @njit(**INLINE)
     def clear(table, v, _):
@@ -67,7 +72,11 @@ def _gate(rows: Rows, functions: dict[str, Any], name: str, sizes: Any, number: 
         for tile in range(z.tiles):
             E = row(v.sample, z.E + (position * z.tiles + tile) * parts * z.D * lanes)
             G = row(v.gradient, z.W + (gate * z.tiles + tile) * z.D * lanes)
-            E, known, used_E = all_parts(E, 0, z.D * lanes), load_vectors(partials(values, 0, S), tile * lanes), used(E, 0, z.D * lanes)
+            E, known, used_E = (
+                all_parts(E, 0, z.D * lanes),
+                load_vectors(partials(values, 0, S), tile * lanes),
+                used(E, 0, z.D * lanes),
+            )
             if scored:
                 net = load(values, net_row * S + tile * lanes)
                 past = load_vectors(past_rows(values, 0, S), tile * lanes)
@@ -75,12 +84,18 @@ def _gate(rows: Rows, functions: dict[str, Any], name: str, sizes: Any, number: 
                     for i in range(v.met[0]):
                         k = v.met[1 + i]
                         one = number(1) if k == v.symbol else number(0)
-                        store_vectors((G,), k * lanes, learn(load(G, k * lanes), net, one, *(past + load_vectors(used_E, k * lanes))))
+                        store_vectors(
+                            (G,),
+                            k * lanes,
+                            learn(load(G, k * lanes), net, one, *(past + load_vectors(used_E, k * lanes))),
+                        )
                         store_vectors(E, k * lanes, trace(*(load_vectors(E, k * lanes) + (one,) + known)))
                 for k in range(first, z.D):
                     s = source[k]
                     old = load_vectors(E, k * lanes)
-                    store_vectors((G,), k * lanes, learn(load(G, k * lanes), net, s, *(past + load_vectors(used_E, k * lanes))))
+                    store_vectors(
+                        (G,), k * lanes, learn(load(G, k * lanes), net, s, *(past + load_vectors(used_E, k * lanes)))
+                    )
                     store_vectors(E, k * lanes, trace(*(old + (s,) + known)))
             else:
                 if symbols and z.inputs > 0:
@@ -123,9 +138,12 @@ def _param(rows: Rows, functions: dict[str, Any], name: str, sizes: Any, number:
     group, lanes = rows.group, LANES[number]
     param, of_row = group.cell.params.index(name), rows.at[f"of {name}"]
     parts, gates = len(group.loop), len(group.traced)
-    trace = functions[f"trace_{name}"] if parts else None
+    trace: Any = functions.get(f"trace_{name}")  # None if there is no loop
     all_parts, partials = picked(range(parts)), picked(rows.trace_rows(name))
-    past_rows, used = picked([rows.at[f"past {q}"] for q in rows.past]), picked([group.loop.index(q) for q in rows.past])
+    past_rows, used = (
+        picked([rows.at[f"past {q}"] for q in rows.past]),
+        picked([group.loop.index(q) for q in rows.past]),
+    )
     learn = functions["learn"]
 
     @njit(**INLINE)
@@ -138,7 +156,9 @@ def _param(rows: Rows, functions: dict[str, Any], name: str, sizes: Any, number:
             if scored:
                 past = load_vectors(past_rows(values, 0, S), tile * lanes)
                 old = load_vectors(used(E, 0, lanes), 0)
-                store_vectors((G,), 0, learn(load(G, 0), load(values, of_row * S + tile * lanes), number(1), *(past + old)))
+                store_vectors(
+                    (G,), 0, learn(load(G, 0), load(values, of_row * S + tile * lanes), number(1), *(past + old))
+                )
             if parts > 0:
                 known = load_vectors(partials(values, 0, S), tile * lanes)
                 old = load_vectors(all_parts(E, 0, lanes), 0)

@@ -13,8 +13,8 @@ from numba import njit, types
 
 from longlag.engines.cpu.cache.compile import machine_code
 from longlag.engines.cpu.codegen.pointers import INLINE, load, pointer, row, store
-from longlag.engines.cpu.realtime import words as at
 from longlag.engines.cpu.realtime import hyper as to
+from longlag.engines.cpu.realtime import words as at
 from longlag.engines.cpu.simd.functions import maximum, root, where_positive
 from longlag.engines.cpu.simd.product import LANES
 from longlag.engines.cpu.simd.vector import total
@@ -51,7 +51,12 @@ def update_for(number: Any) -> Any:
 
     @njit(**INLINE)
     def sgd(h, W, G, mask, buffer, scale, N):
-        lr, decay, momentum, damp = number(h[to.lr]), number(h[to.decay]), number(h[to.momentum]), number(1 - h[to.dampening])
+        lr, decay, momentum, damp = (
+            number(h[to.lr]),
+            number(h[to.decay]),
+            number(h[to.momentum]),
+            number(1 - h[to.dampening]),
+        )
         first, nesterov = h[to.steps] == 0, h[to.nesterov] != 0
         for i in range(0, N, lanes):
             m = load(mask, i)
@@ -114,7 +119,7 @@ def update_for(number: Any) -> Any:
         numbers = pointer(table[at.numbers], np.float64)
         numbers[at.NORM] = norm
         table[at.pending] = 0
-        if not norm - norm == 0:
+        if norm - norm != 0:
             table[at.skipped] += 1  # [CLIP 5 skip]
             table[at.skipped_in_a_row] += 1
             if table[at.skipped_in_a_row] == at.SKIPS:
@@ -124,7 +129,10 @@ def update_for(number: Any) -> Any:
             scale = clip / norm if clip > 0 and norm > clip else 1.0  # [CLIP 5 dθ]
             for k in range(table[at.groups]):
                 h = row(pointer(table[at.hyper], np.float64), k * to.COUNT)
-                mask, moments = row(pointer(table[at.masks], number), k * N), row(pointer(table[at.moments], number), 3 * k * N)
+                mask, moments = (
+                    row(pointer(table[at.masks], number), k * N),
+                    row(pointer(table[at.moments], number), 3 * k * N),
+                )
                 signed = number(-scale if h[to.maximize] != 0 else scale)
                 if h[to.kind] == to.ADAM:
                     adam(h, W, G, mask, moments, signed, N)

@@ -21,12 +21,12 @@ from typing import NamedTuple
 # the optimiser's kernel, its counters, and its arguments; see `update`
 (update, pending, updates, skipped, skipped_in_a_row, warn) = range(27, 33)
 (groups, hyper, masks, moments, copies, copies_each, copies_count, numbers) = range(33, 41)
-(scored,) = range(41, 42)  # steps with a target so far
+(scored, blocks) = range(41, 43)  # steps with a target so far; address of the words of `blocks`
 # the fed-back vector after a reset, (R,); whether weights are frozen: gradients and traces are not computed
-(start, frozen) = range(42, 44)
+(start, frozen) = range(43, 45)
 # whether `descent` stands in for the optimiser; whether there are gradients of symbols met before the last reset
-(plain, stale) = range(44, 46)
-END = 46  # the first group's sizes
+(plain, stale) = range(45, 47)
+END = 47  # the first group's sizes
 
 # numbers (float64): norm of the last gradient; largest norm, 0 for none; the last loss; its exponential mean, over
 # some `HORIZON` steps

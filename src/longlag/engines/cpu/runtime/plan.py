@@ -67,6 +67,7 @@ class Plan:
         shapes, dtype: of those tensors.
         plain: whether U reads nothing but the outputs of the step before.
         save: whether there will be a backward pass.
+        nonzeros: entries of U that may be other than zero; 0: U is dense.
         threads: the largest number of threads.
     """
 
@@ -79,6 +80,7 @@ class Plan:
         plain: bool,
         save: bool,
         reverse: bool,
+        nonzeros: int,
         threads: int,
     ) -> None:
         self.dtype = dtype
@@ -91,7 +93,7 @@ class Plan:
         self.number = dtype.itemsize
         self.sizes = tuple(math.prod(shape) * self.number for shape in shapes)  # bytes of each tensor given
         self._sizes = (x[0], x[1], x[2]), rows, widths, plain
-        self._how = reverse, threads
+        self._how = reverse, nonzeros, threads
         self._backward: dict[tuple[bool, ...], Pass] = {}
         ends = {f"{s}_end": (1, x[1], n) for s, n in zip(cell.fed_back, widths)}
         self.forward = self._pass("forward", save, ends)

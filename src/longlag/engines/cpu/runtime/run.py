@@ -41,6 +41,7 @@ class Call(NamedTuple):
     eps: float
     plain: bool  # whether U reads nothing but the outputs of the step before
     bare: bool  # whether there is no mask, no lengths, no reset and no eps
+    nonzeros: int = 0  # entries of U that may be other than zero; 0: U is dense
 
 
 def run(
@@ -54,7 +55,7 @@ def run(
     reverse: bool,
 ) -> tuple[Tensor, tuple[Tensor, ...]] | None:
     """See `longlag.engines.run`; None if a tensor's class overrides operations."""
-    W, b, U, b_recurrent, params, norm = w
+    W, b, U, b_recurrent, params, norm, nonzeros = w
     if b_recurrent is not None:
         raise ValueError(f"engine 'cpu': biases of cell {cell.name} must be the pair (bias_ih, bias_hh)")
     seen_by_torch = as_operator()
@@ -84,7 +85,7 @@ def run(
     if any(map(Tensor.is_neg, given.values())):
         given = {name: value.resolve_neg() for name, value in given.items()}
     plain = mask is None and reset is None and not (reverse and lengths is not None)
-    call = Call(cell, tuple(given), reverse, eps, plain, plain and lengths is None and not eps)
+    call = Call(cell, tuple(given), reverse, eps, plain, plain and lengths is None and not eps, nonzeros)
     if not torch.is_grad_enabled():  # `ctx.needs_input_grad` lists gradients that could be needed, not those that are
         out, ends, *_ = forward(call, tuple(given.values()), (mask, lengths, reset), save=False)
         return out, tuple(ends)
@@ -172,14 +173,14 @@ def _batched_gradients(
 
 # ------------------------------------------------------------------------------------------------------- kernels
 def planned(call: Call, given: Sequence[Tensor], optional: Optional, save: bool) -> Plan:
-    cell, names, reverse, _, plain, bare = call
+    cell, names, reverse, _, plain, bare, nonzeros = call
     shapes, dtype = [], given[0].dtype
     for value in given:
         shapes.append(value.shape)
         if value.dtype is not dtype or not value.is_cpu:
             name, got = names[len(shapes) - 1], f"{value.dtype} on {value.device}"
             raise DtypeError(f"engine 'cpu': {name} of cell {cell.name} must be {dtype} on cpu like x, got {got}")
-    this = plan(cell, names, tuple(shapes), dtype, plain, save, reverse, torch.get_num_threads())
+    this = plan(cell, names, tuple(shapes), dtype, plain, save, reverse, nonzeros, torch.get_num_threads())
     if not bare:
         check_optional(f"cell {cell.name}", this.forward.workspace.shape, dtype, optional)
     return this
