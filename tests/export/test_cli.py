@@ -50,7 +50,10 @@ def test_onnx_with_weights_from_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["mine_of_export:net", "net.txt"], "net.txt must end in .onnx"),
+        (["mine_of_export:net", "net.txt"], "net.txt must end in .onnx, .c, .pt2"),
+        (["mine_of_export:net", "net.onnx", "--learn"], "--learn is for C, got net.onnx"),
+        (["mine_of_export:net", "net.c", "--step"], "--step is for ONNX and pt2, got net.c"),
+        (["mine_of_export:net", "net.c", "--learn"], "--learn needs a learn.Online, got Leaky"),
         (
             ["mine_of_export.py", "net.onnx"],
             "MODEL must be module:object, got mine_of_export.py; a file of weights does",
@@ -76,3 +79,16 @@ def test_an_existing_file_needs_force(tmp_path):
     assert (tmp_path / "net.pt2").read_text() == "mine"
     assert export("mine_of_export:net", "net.pt2", "--force").exit_code == 0
     assert torch.export.load("net.pt2") is not None
+
+
+def test_c_that_learns_on_from_a_saved_learner(tmp_path):
+    scope: dict = {}
+    exec(MINE, scope)
+    learner = scope["learner"]()
+    learner.step(torch.ones(1, 3), torch.ones(1, 1))
+    learner.save(tmp_path / "learner.safetensors")
+    done = export("mine_of_export:learner", "net.c", "--weights", "learner.safetensors", "--learn")
+    assert done.exit_code == 0, done.output
+    text = (tmp_path / "net.c").read_text()
+    assert "int net_learn(net *s, const float *x, const float *target, float *y)" in text
+    assert f"{float(learner.readout.weight.detach().flatten()[0]):.6f}"[:7].strip("-") in text

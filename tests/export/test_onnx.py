@@ -23,7 +23,6 @@ TELLING = [
     *("local_network_deep", "echo_leaky"),
 ]
 NATIVE = {"elman": "RNN", "elman_relu": "RNN", "rnn97": "RNN", "lstm": "LSTM", "gru": "GRU"}
-torchs_own_warnings = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 STEPS = ["lstm", "user_gated", "skip", "jordan_zero"]
 
 
@@ -111,7 +110,6 @@ def test_decoding_of_a_crf(batch_first, tmp_path):
     np.testing.assert_allclose(ours[1], scores.numpy(), rtol=1e-5)
 
 
-@torchs_own_warnings
 def test_a_larger_model_through_torch(tmp_path):
     """What contains our layers, exported by torch.onnx itself, whatever engine they use."""
 

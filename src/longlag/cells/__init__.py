@@ -13,6 +13,7 @@ from longlag.cells._cell import register_printer as register_printer
 from longlag.cells._functions import *  # noqa: F403
 from longlag.cells._known import find as find
 from longlag.cells._language import PUBLIC
+from longlag.cells._local import diagonal as diagonal
 from longlag.cells._printer import Printer as Printer
 from longlag.cells._rewrite import without_marks as without_marks
 
@@ -53,5 +54,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    public = ["Assignments", "Cell", "Partials", "Printer", "cell", "find", "register_printer", "without_marks"]
+    public = ["Assignments", "Cell", "Partials", "Printer", "cell", "diagonal", "find", "register_printer"]
+    public += ["without_marks"]
     return sorted([*public, *PUBLIC, *_HOME])

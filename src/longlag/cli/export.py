@@ -12,27 +12,30 @@ from longlag.cli._errors import one_line_errors
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-KINDS = (".onnx", ".pt2")
+KINDS = (".onnx", ".c", ".pt2")
 
 
 def export(
     model: Annotated[str, typer.Argument(help="module:object, a model in a Python file of yours.", show_default=False)],
-    target: Annotated[Path, typer.Argument(help="The file to write: .onnx or .pt2.", show_default=False)],
+    target: Annotated[Path, typer.Argument(help="The file to write: .onnx, .c or .pt2.", show_default=False)],
     weights: Annotated[
         Path | None,
         typer.Option(help="A safetensors file: of Online.save for a learner, else of the layer's state_dict."),
     ] = None,
-    step: Annotated[bool, typer.Option("--step", help="One step instead of whole sequences.")] = False,
+    step: Annotated[bool, typer.Option("--step", help="ONNX, pt2: one step instead of whole sequences.")] = False,
+    learn: Annotated[
+        bool, typer.Option("--learn", help="C: the learning rule too, so that a device learns on.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
 ) -> None:
-    """Write a model as ONNX or a torch program, after a check against the reference engine.
+    """Write a model as ONNX, C or a torch program, after a check against the reference engine.
 
     MODEL is a layer, a CRF (its decoding) or a learn.Online (its layer and read-out), or a function without arguments
     that returns one. The module is searched in the current folder first.
 
         longlag export mine:net net.onnx
 
-        longlag export mine:learner net.onnx --weights learner.safetensors
+        longlag export mine:learner net.c --weights learner.safetensors --learn
     """
     with one_line_errors():
         from longlag import export as exports
@@ -40,9 +43,14 @@ def export(
         writers: dict[str, Callable[..., float]] = {
             ".onnx": lambda *given, **options: exports.to_onnx(*given, step=step, **options),
             ".pt2": lambda *given, **options: exports.to_torch(*given, step=step, **options),
+            ".c": lambda *given, **options: exports.to_c(*given, learn=learn, **options),
         }
         if target.suffix not in writers:
             raise ValueError(f"export: {target} must end in {', '.join(KINDS)}")
+        if learn and target.suffix != ".c":
+            raise ValueError(f"export: --learn is for C, got {target}; ONNX models and torch programs do not learn")
+        if step and target.suffix == ".c":
+            raise ValueError(f"export: --step is for ONNX and pt2, got {target}; C code always works step by step")
         largest = writers[target.suffix](_loaded(model, weights), target, force=force)
         typer.echo(
             f"{target}: {target.stat().st_size} bytes, largest difference from the reference engine {largest:.1e}"

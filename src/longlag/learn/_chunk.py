@@ -57,7 +57,7 @@ def checked(
 ) -> Steps:
     """The steps of a chunk; an error names what is wrong with the arguments."""
     if not isinstance(xs, Tensor):
-        raise TypeError(f"Online: xs must be a tensor, got {type(xs).__name__}")
+        raise TypeError(f"Online: xs must be a tensor or array, got {type(xs).__name__}")
     symbols = xs.dtype == torch.int64
     single = xs.dim() == (1 if symbols else 2)
     if symbols:

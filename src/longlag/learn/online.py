@@ -11,13 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from longlag.layers import Layer, validation
-from longlag.learn import _file
-from longlag.learn._rule import Rule, Trace
-from longlag.learn._state import copied, mapped
+from longlag.learn import _saving
+from longlag.learn._rule import Rule
+from longlag.learn._state import from_numpy, mapped
 from longlag.learn._streaming import HORIZON, Streaming, warn_skipped
 
 SKIPS = 10  # skipped updates in a row that cause a warning
-COUNTS = ("steps", "updates", "skipped", "_scored", "loss_now", "running_loss", "gradient_norm")
 
 
 class Online(Streaming):
@@ -39,11 +38,14 @@ class Online(Streaming):
         optimizer: over the parameters of layer and read-out. The learner sets and clears their ``grad``.
         every: steps from one update to the next.
         clip: largest global norm ν of the gradients; beyond it they are scaled by clip/ν [CLIP 5].
+        detector: of drift: any object with a method ``update(value)``, which is given the loss of every scored step,
+            and an attribute ``drift_detected``, such as ``ADWIN`` or ``PageHinkley`` of the package river.
 
     Attributes:
         steps, updates: their numbers; skipped: number of updates skipped because a gradient was not finite.
         loss_now: the loss of the last scored step; running_loss: its exponential mean over some 100 scored steps.
         gradient_norm: ν of the last update, before clipping.
+        drift_detected: whether the detector signalled in the last `step` or `run`; drifts: all steps at which it did.
 
     >>> import torch, longlag as ll
     >>> layer, readout = ll.LocalFeedback(1, 8), torch.nn.Linear(8, 1)
@@ -66,6 +68,7 @@ class Online(Streaming):
         *,
         every: int = 1,
         clip: float | None = None,
+        detector: Any = None,
     ) -> None:
         if not isinstance(rule, Rule):
             raise TypeError(f"Online: rule must be a rule of longlag.learn, got {type(rule).__name__}")
@@ -74,6 +77,12 @@ class Online(Streaming):
         if clip is not None and not clip > 0:
             raise ValueError(f"Online: clip must be positive, got {clip!r}")
         self.layer, self.readout, self.loss, self.rule, self.optimizer = layer, readout, loss, rule, optimizer
+        if detector is not None and not (
+            callable(getattr(detector, "update", None)) and hasattr(detector, "drift_detected")
+        ):
+            got = type(detector).__name__
+            raise TypeError(f"Online: detector must have update(value) and drift_detected, got {got}")
+        self.detector, self.drift_detected, self.drifts = detector, False, list[int]()
         self.every, self.clip = validation.positive("Online", "every", every), clip
         self.steps = self.updates = self.skipped = self._scored = 0
         self._skipped_in_a_row = 0
@@ -91,15 +100,15 @@ class Online(Streaming):
     # ------------------------------------------------------------------------------------------------------ step
     def step(
         self,
-        x_t: Tensor,
-        target: Tensor | None = None,
-        mask: Tensor | None = None,
+        x_t: Tensor | Any,
+        target: Tensor | Any | None = None,
+        mask: Tensor | Any | None = None,
         *,
-        active: Tensor | None = None,
-        reset: Tensor | None = None,
-        teacher: Tensor | None = None,
+        active: Tensor | Any | None = None,
+        reset: Tensor | Any | None = None,
+        teacher: Tensor | Any | None = None,
     ) -> Tensor:
-        """One step of the stream; returns the output, detached.
+        """One step of the stream; returns the output, detached. NumPy arrays are converted to the layer's dtype.
 
         Args:
             x_t: (B, I); or (I,) for a single stream, and then the other arguments without B, too.
@@ -107,11 +116,12 @@ class Online(Streaming):
             mask: which samples are scored, passed to the loss.
             active, reset, teacher: as in `Rule.step`.
         """
+        given = from_numpy(self.layer, x_t, target, mask, active, reset, teacher)
+        x_t, target, mask, active, reset, teacher = given
         if not isinstance(x_t, Tensor):
-            raise TypeError(f"Online: x_t at step {self.steps} must be a tensor, got {type(x_t).__name__}")
-        single = x_t.dim() == 1
+            raise TypeError(f"Online: x_t at step {self.steps} must be a tensor or array, got {type(x_t).__name__}")
+        self.drift_detected, single = False, x_t.dim() == 1
         if single:
-            given = (x_t, target, mask, active, reset, teacher)
             x_t, target, mask, active, reset, teacher = mapped(lambda value: value.unsqueeze(0), given)
         output = self._step(x_t, target, mask, active=active, reset=reset, teacher=teacher)
         return output.squeeze(0) if single else output
@@ -177,10 +187,19 @@ class Online(Streaming):
         else:
             self._add_all(self.rule.gradients(self.layer, self.trace, dy))
         self._scored += 1
+        self._detect(value, self.steps - 1)
         self.loss_now = value
         weight = max(1 / self._scored, 1 / HORIZON)
         self.running_loss = value if self._scored == 1 else self.running_loss + weight * (value - self.running_loss)
         return output.detach()
+
+    def _detect(self, loss: float, step: int) -> None:
+        """Show the loss of a scored step to the detector of drift."""
+        if self.detector is not None:
+            self.detector.update(loss)
+            if self.detector.drift_detected:
+                self.drift_detected = True
+                self.drifts.append(step)
 
     def _add_all(self, gradients: dict[str, Tensor]) -> None:
         for name, gradient in gradients.items():
@@ -223,7 +242,7 @@ class Online(Streaming):
     # ------------------------------------------------------------------------------------------------------ file
     def save(self, path: str | Path) -> None:
         """Write the learner into a safetensors file: weights, state, traces, optimiser, counters."""
-        _file.write(Path(path), {"made_of": self._made_of(), **self._content()})
+        _saving.save(self, Path(path))
 
     def load(self, path: str | Path) -> None:
         """Restore a saved learner, which continues bit for bit. A file that does not fit changes nothing.
@@ -240,59 +259,28 @@ class Online(Streaming):
         >>> all(torch.equal(y, learner.step(x_t, x_t)) for x_t, y in zip(x, once))
         True
         """
-        path = Path(path)
-        content = _file.read(path, self.layer.device)
-        ours, theirs = self._made_of(), content["made_of"]
-        for part, value in ours.items():
-            if theirs.get(part) != value:
-                raise ValueError(f"Online: {path.name} is from another {part}: {theirs.get(part)!r}, here {value!r}")
-        before = copied(self._content())
-        try:
-            self._restore(content)
-        except Exception:
-            self._restore(before)
-            raise
+        _saving.load(self, Path(path))
 
-    def _made_of(self) -> dict[str, Any]:
-        """The properties that a file must share with this learner."""
+    @classmethod
+    def restore(cls, path: str | Path, device: torch.device | str = "cpu") -> Online:
+        """A saved learner, made again from its file alone; it continues bit for bit. Nothing is unpickled.
 
-        def shapes(module: nn.Module | None) -> list[str]:
-            values = {} if module is None else module.state_dict()
-            return [f"{name} {tuple(v.shape)} {v.dtype}" for name, v in values.items()]
+        For layers of `longlag`, read-outs None or ``nn.Linear``, the losses and rules of `longlag.learn`, and the
+        optimisers SGD, Adam, AdamW and RMSprop. A ValueError names any other part: make such a learner as before and
+        use `load`. A `detector` is not saved.
 
-        modules = {"layer": self.layer, "readout": self.readout}
-        made = {part: f"{module!r} with {', '.join(shapes(module))}" for part, module in modules.items()}
-        return made | {"rule": repr(self.rule), "optimizer": type(self.optimizer).__name__}
-
-    def _content(self) -> dict[str, Any]:
-        self._settle()
-        return {
-            "layer": dict(self.layer.state_dict()),
-            "readout": None if self.readout is None else dict(self.readout.state_dict()),
-            "optimizer": self.optimizer.state_dict(),
-            "grads": [p.grad for p in self._trained],
-            "errors": list(self._errors),
-            "state": self.state,
-            "trace": (self.trace.batch_size, self.trace.shape, self.trace.saved_values()),
-            "counts": [getattr(self, name) for name in COUNTS],
-        }
-
-    def _restore(self, content: dict[str, Any]) -> None:
-        self.layer.load_state_dict(content["layer"])
-        if self.readout is not None:
-            self.readout.load_state_dict(content["readout"])
-        self.optimizer.load_state_dict(content["optimizer"])
-        for p, gradient in zip(self._trained, content["grads"]):
-            p.grad = gradient
-        batch, shape, values = content["trace"]
-        fresh = self.rule.start(self.layer, batch)
-        self.trace, self.state, self._errors = (
-            Trace(fresh.method, batch, values, shape),
-            content["state"],
-            content["errors"],
-        )
-        for name, value in zip(COUNTS, content["counts"]):
-            setattr(self, name, value)
+        >>> import tempfile, torch, longlag as ll
+        >>> net = ll.LSTM97(1, blocks=2, output_size=1)
+        >>> optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        >>> learner = ll.learn.Online(net, None, ll.learn.squared_error, ll.learn.TruncatedRTRL(), optimizer)
+        >>> x, folder = torch.randn(9, 1, 1), tempfile.TemporaryDirectory()
+        >>> _ = learner.step(x[0], x[0]), learner.save(folder.name + "/learner.safetensors")
+        >>> twin = ll.learn.Online.restore(folder.name + "/learner.safetensors")
+        >>> folder.cleanup()
+        >>> all(torch.equal(twin.step(x_t, x_t), learner.step(x_t, x_t)) for x_t in x)
+        True
+        """
+        return _saving.restored(cls, Path(path), torch.device(device))
 
 
 def _add(parameter: Tensor, gradient: Tensor) -> None:

@@ -33,32 +33,46 @@ class Rows:
 
     Row names: a gate g holds its net input, a part q of the loop its past, ``new q`` the new value, ``echo g`` = σ(g),
     ``q/v`` = ∂q/∂v, ``d y`` an error, ``net g`` the error of a net input, ``past q`` of a part of the past, ``of p`` of
-    a param.
+    a param. With the rule "snap", ``own g`` holds the weights u_g of units from themselves, and ∂q/∂y is the derivative
+    through these, too: ∂q/∂y + Σ_g u_g ∂q/∂net_g.
     """
 
     def __init__(self, group: Group) -> None:
         self.group = group
         cell, loop = group.cell, group.loop
-        wanted = [key for key in cell.jacobian if key[0] in ("y", *loop)]
-        self.partials = {key: f"{key[0]}/{key[1]}" for key in wanted if cell.jacobian[key].free_symbols}
-        self.past = tuple(q for q in loop if ("y", q) in cell.jacobian)
+        self.own = cell.recurrent_gates if group.rule == "snap" else ()
+        self.jacobian = self._through_own_weights() if self.own else cell.jacobian
+        wanted = [key for key in self.jacobian if key[0] in ("y", *loop)]
+        self.partials = {key: f"{key[0]}/{key[1]}" for key in wanted if self.jacobian[key].free_symbols}
+        self.past = tuple(q for q in loop if ("y", q) in self.jacobian)
         new = [f"new {q}" for q in cell.outputs]
         echoes = [f"echo {g}" for g in group.echoes]
         errors = ["d y", *(f"net {g}" for g in cell.gates), *(f"past {q}" for q in self.past)]
         errors += [f"of {p}" for p in cell.params]
-        names = [*cell.gates, *loop, *new, *echoes, *self.partials.values(), *errors]
+        names = [*cell.gates, *loop, *(f"own {g}" for g in self.own), *new, *echoes, *self.partials.values(), *errors]
         self.at = {name: k for k, name in enumerate(names)}
         self.count = len(names)
 
+    def _through_own_weights(self) -> dict[tuple[str, str], Any]:
+        found: dict[tuple[str, str], Any] = dict(self.group.cell.jacobian)
+        for q in self.group.cell.outputs:
+            total = found.get((q, "y"), _zero())
+            for g in self.own:
+                total = total + found.get((q, g), 0) * _symbol(f"_u_{g}")
+            if total != 0:
+                found[q, "y"] = total
+        return found
+
     @cached_property
     def unit(self) -> Assignments:
-        """Net inputs, past, params -> new values, echoes, partials."""
+        """Net inputs, past, own weights, params -> new values, echoes, partials."""
         cell = self.group.cell
+        read = [*cell.gates, *self.group.loop, *(f"_u_{g}" for g in self.own), *cell.params]
         wanted = dict(zip(("y_new", *cell.new_states), cell.expressions))
         wanted |= {f"echo_{g}": sigmoid(_symbol(g)) for g in self.group.echoes}
-        wanted |= {_name(key): cell.jacobian[key] for key in self.partials}
+        wanted |= {_name(key): self.jacobian[key] for key in self.partials}
         wanted = {name: without_marks(value) for name, value in wanted.items()}
-        return Assignments.of("unit", cell.name, cell.inputs, wanted, list(wanted))
+        return Assignments.of("unit", cell.name, read, wanted, list(wanted))
 
     @cached_property
     def back(self) -> Assignments:
@@ -81,6 +95,8 @@ class Rows:
         for q in loop:
             past = sum((self._partial(q, r) * E[r] for r in loop), start=_zero())
             wanted[f"new_{q}"] = past + self._partial(q, name) * _symbol("source")
+            if self.own and (q, name) not in cell.jacobian:  # not reached in one step: it stays 0
+                wanted[f"new_{q}"] = E[q]
         read = [f"E_{q}" for q in loop]
         known = [_name(key) for key in self._read_by_trace(name)]
         return Assignments.of(f"trace_{name}", cell.name, [*read, "source", *known], wanted, list(wanted))
@@ -131,7 +147,7 @@ class Rows:
 
     def _partial(self, out: str, name: str) -> Any:
         """∂out/∂name: a number, or the symbol of the row that holds its values."""
-        value: Any = self.group.cell.jacobian.get((out, name), _zero())
+        value: Any = self.jacobian.get((out, name), _zero())
         return _symbol(_name((out, name))) if value.free_symbols else value
 
 

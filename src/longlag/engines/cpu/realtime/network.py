@@ -21,7 +21,6 @@ class Group:
         rule: how the gradients of its weights are formed, a key of `rules.RULES`; None: they are not trained.
         bounds: for every param of the cell the function of the trained number that the equations read, as a cell
             with one gate; None: the number itself.
-        shared: number of neighbouring units that share the weights of each gate in ``echoes`` (a block's gates).
     """
 
     cell: Cell
@@ -31,11 +30,12 @@ class Group:
     echoes: tuple[str, ...] = ()
     rule: str | None = "traces"
     bounds: tuple[Cell | None, ...] = ()
-    shared: int = 1
 
     @cached_property
     def loop(self) -> tuple[str, ...]:
-        """The parts of its own past that a unit reads."""
+        """The parts of its own past that a unit reads; with the rule "snap" also y, through the unit's own weight."""
+        if self.rule == "snap":
+            return self.cell.fed_back
         return tuple(part for part in self.cell.inputs if part == "y" or part in self.cell.states)
 
     @cached_property
@@ -46,7 +46,7 @@ class Group:
     @property
     def key(self) -> str:
         bounds = [bound and bound.key for bound in self.bounds]
-        return repr((self.cell.key, self.reads, self.ones, self.echoes, self.rule, bounds, self.shared))
+        return repr((self.cell.key, self.reads, self.ones, self.echoes, self.rule, bounds))
 
 
 @dataclass(frozen=True)
@@ -76,14 +76,23 @@ class Network:
         return tuple(range(len(self.groups) - self.readout))
 
     @cached_property
+    def reader(self) -> int | None:
+        """The first group that reads what is fed back."""
+        return next((k for k, group in enumerate(self.groups) if FED_BACK in group.reads), None)
+
+    @cached_property
+    def lasting(self) -> tuple[int, ...]:
+        """The layer's groups that the next step depends on; the others are computed where an output is wanted."""
+        needed = {k for k in self.inner if self.groups[k].loop} | {k for k, _, _ in self.fed_back}
+        for k in reversed(self.inner):
+            if k in needed:
+                needed |= {piece for piece in self.groups[k].reads if isinstance(piece, int)}
+        return tuple(sorted(needed))
+
+    @cached_property
     def answers(self) -> tuple[int, ...]:
         """The groups whose outputs are compared with the target."""
         return (len(self.groups) - 1,) if self.readout else self.outputs
-
-    def plain(self, lanes: int) -> bool:
-        """Whether `descent` serves: gradients are those of traces, and gates that a block shares lie within a vector."""
-        fits = all(g.shared == 1 or g.units <= lanes or lanes % g.shared == 0 for g in self.groups)
-        return fits and all(g.rule in (None, "traces") for g in self.groups)
 
     @property
     def bounded(self) -> bool:
