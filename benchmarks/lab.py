@@ -73,7 +73,9 @@ def main(names: list[str], against: str | None, repeat: int, seconds: float) -> 
         cap = cap_for(experiment, seconds)
         times = [[worker.measure(experiment.label, cap) for worker in workers] for _ in range(repeat)]
         ours, *before = (statistics.median(column) for column in zip(*times))
-        print(f"{experiment.label:<26}{ours:>12.1f}" + "".join(f"{b:>10.1f}{ours / b:>8.2f}" for b in before), flush=True)
+        print(
+            f"{experiment.label:<26}{ours:>12.1f}" + "".join(f"{b:>10.1f}{ours / b:>8.2f}" for b in before), flush=True
+        )
         if experiment.label == "4 T=100/fit" and not before:
             append("lab: experiment 4, T = 100, whole trial", ours, "ns per step")
 

@@ -47,7 +47,7 @@ def with_cell(experiment: Experiment, cell: str) -> Experiment:
     found = beside(
         experiment, f"{experiment.number} {cell}", f"with {cell}", learner, Claim("", says, "faster", experiment.label)
     )
-    note = f"{learner.hidden} units, {learner.weight_count} weights (the paper's net has {experiment.weights}), all from "
+    note = f"{learner.hidden} units, {learner.weight_count} weights (the paper's net: {experiment.weights}), all from "
     note += f"±{learner.reach:g}, biases among them. Task, criterion, cap, learning rate and output units are those of "
     note += "the paper's net. Errors go back through what each unit keeps by itself, as in 1997."
     return replace(found, trials=experiment.trials, note=note, method=cell)

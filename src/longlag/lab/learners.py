@@ -262,7 +262,7 @@ class CellLearner:
 
     >>> from longlag.lab.cell_rows import cell_learner, experiment_4
     >>> cell_learner(experiment_4(100).learner, "gru").weight_count  # the paper's LSTM has 93
-    81
+    101
     """
 
     kind: ClassVar[str] = "cell"

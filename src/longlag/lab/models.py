@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from longlag.lab import plain_cpu
 from longlag.lab.learners import CellLearner, LSTM97Learner, PlainLearner
 from longlag.lab.nets import Weights, initial_weights, net_of
 from longlag.learn import Online, StreamError, squared_error
@@ -53,6 +54,7 @@ class Machine:
         self.net, self.per_step = net_of(learner), learner.update == "step"
         descent = torch.optim.SGD(self.net.parameters(), learner.lr)
         self.online = Online(self.net.layer, self.net.readout, squared_error, self.net.rule, descent)
+        self.online.plan("cpu")  # the laboratory learns in compiled code, or says why it cannot
 
     def train(self, weights: Weights, batch: Ragged) -> tuple[Weights, NDArray]:
         """The weights after learning the batch, and the outputs at the scored steps, each before its update.
@@ -127,6 +129,38 @@ class LayerModel:
 
     def copy(self) -> Self:
         return copy.copy(self)
+
+
+class PlainModel:
+    """A net without memory cells under RTRL or BPTT."""
+
+    def __init__(self, learner: PlainLearner, rng: np.random.Generator) -> None:
+        self.learner = learner
+        n, d = learner.units, learner.input_size
+        rows = learner.readout * (learner.direct * d + n)
+        self.W = rng.uniform(-learner.reach, learner.reach, (n, d + n))
+        self.V = rng.uniform(-learner.reach, learner.reach, (rows, learner.output_size))
+
+    def train(self, batch: Ragged) -> SequenceErrors:
+        errors, own = np.empty((len(batch), 3)), self.learner
+        block = batch.inputs, batch.offsets, batch.targets
+        if own.rule == "rtrl":
+            plain_cpu.rtrl(self.W, self.V, *block, own.lr, own.update == "step", errors)
+        else:
+            plain_cpu.bptt(self.W, self.V, *block, own.lr, errors)
+        return SequenceErrors(*errors.T)
+
+    def test(self, batch: Ragged, last: bool = False) -> SequenceErrors:
+        outputs = self.outputs(batch)
+        return tested(outputs[batch.offsets[1:] - 1] if last else outputs, batch, last)
+
+    def outputs(self, batch: Ragged) -> NDArray:
+        kept = np.empty((len(batch.inputs), batch.output_size))
+        plain_cpu.observe(self.W, self.V, batch.inputs, batch.offsets, kept)
+        return kept
+
+    def copy(self) -> "PlainModel":
+        return copy.deepcopy(self)
 
 
 def tested(outputs: NDArray, batch: Ragged, last: bool) -> SequenceErrors:

@@ -8,29 +8,17 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from longlag import cells
 from longlag.cells import Cell
 from longlag.lab.learners import CellLearner, Learner, LSTM97Learner, PlainLearner
 from longlag.layers import LSTM97, Layer, Recurrent, State
-from longlag.learn import BPTT, RTRL, Rule, TruncatedRTRL
+from longlag.learn import RTRL, Rule, TruncatedRTRL
 
 GROUPS = {"hid": "hidden", "ig": "gates", "og": "gates", "cell": "cells", "out": "output"}
-RULES = {"rtrl": RTRL, "bptt": BPTT, "elman": TruncatedRTRL}
 DOUBLE = torch.float64
 Weights = dict[str, NDArray]
-
-
-class FirstUnits(nn.Module):
-    """The first units of a layer are the outputs."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__()
-        self.count = count
-
-    def forward(self, y: Tensor) -> Tensor:
-        return y[..., : self.count]
 
 
 class Reset97(LSTM97):
@@ -67,8 +55,8 @@ def net_of(learner: Learner) -> Net:
     """The network that a learner describes, in float64."""
     if isinstance(learner, LSTM97Learner):
         return Net(lstm97(learner), None, TruncatedRTRL())
-    if isinstance(learner, PlainLearner):
-        return plain(learner)
+    if isinstance(learner, PlainLearner):  # errors stop at the copy of the context: truncated RTRL
+        return Net(elman(learner), None, TruncatedRTRL())
     assert isinstance(learner, CellLearner), "guessing has no network of the library"
     cell = cell_named(learner.cell)
     layer = Recurrent(cell, learner.input_size, learner.hidden, dtype=DOUBLE)
@@ -81,23 +69,19 @@ def lstm97(learner: LSTM97Learner) -> LSTM97:
     """The layer of an LSTM-1997 learner."""
     n = learner.network
     return Reset97(
-        learner.initial, n.input_size, n.blocks, n.block_size, n.hidden_units, n.output_size, output_gates=n.output_gates,
-        recurrent=n.recurrent, input_to_output=n.input_to_output, bias={GROUPS[name] for name in learner.biases},
+        learner.initial, n.input_size, n.blocks, n.block_size, n.hidden_units, n.output_size,
+        output_gates=n.output_gates, recurrent=n.recurrent,
+        input_to_output=n.input_to_output, bias={GROUPS[name] for name in learner.biases},
         g=n.g, h=n.h, output=n.output, dtype=DOUBLE,
     )  # fmt: skip
 
 
-def plain(learner: PlainLearner) -> Net:
-    """Logistic units without biases: an `LSTM97` with hidden units only, or the fully recurrent net."""
-    d, rule = learner.input_size, RULES[learner.rule]()
-    if not learner.readout:
-        layer = Recurrent(cells.rnn97, d, learner.units, bias=False, dtype=DOUBLE)
-        return Net(layer, FirstUnits(learner.output_size), rule)
-    layer = LSTM97(
-        d, 0, hidden_units=learner.hidden, output_size=learner.output_size, input_to_output=learner.direct, bias=False,
-        dtype=DOUBLE,
+def elman(learner: PlainLearner) -> LSTM97:
+    """Elman's net of 1997, logistic and without biases: an `LSTM97` with hidden units only."""
+    return LSTM97(
+        learner.input_size, 0, hidden_units=learner.hidden, output_size=learner.output_size,
+        input_to_output=learner.direct, bias=False, dtype=DOUBLE,
     )  # fmt: skip
-    return Net(layer, None, rule)
 
 
 @cache
@@ -112,7 +96,9 @@ def cell_named(name: str) -> Cell:
     try:
         cell = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"reproduce: cell must be 'module:cell' that can be imported, got {name!r} ({error})") from None
+        raise ValueError(
+            f"reproduce: cell must be 'module:cell' that can be imported, got {name!r} ({error})"
+        ) from None
     if not isinstance(cell, Cell):
         raise ValueError(f"reproduce: cell must be made by @longlag.cell, got {name!r}, a {type(cell).__name__}")
     return cell
@@ -133,10 +119,7 @@ def initial_weights(learner: Learner, rng: np.random.Generator) -> Weights:
         return {name: value if name in params else uniform(value.shape) for name, value in net.weights.items()}
     assert isinstance(learner, PlainLearner)
     n, d = learner.units, learner.input_size
-    hidden = uniform((n, d + n))
-    if not learner.readout:
-        return {"weight_ih_l0": hidden[:, :d], "weight_hh_l0": hidden[:, d:]}
-    return {"weight_hid": hidden, "weight_out": uniform((learner.direct * d + n, learner.output_size)).T}
+    return {"weight_hid": uniform((n, d + n)), "weight_out": uniform((learner.direct * d + n, learner.output_size)).T}
 
 
 def with_blocks(learner: LSTM97Learner, blocks: int) -> LSTM97Learner:

@@ -16,8 +16,8 @@ from longlag.lab.example import activity
 from longlag.lab.experiment import Experiment
 from longlag.lab.growing import GrowingModel
 from longlag.lab.guessing import NETS_AT_ONCE, GuessingModel, classified
-from longlag.lab.learners import GuessingLearner, Learner, LSTM97Learner
-from longlag.lab.models import LayerModel, Model
+from longlag.lab.learners import GuessingLearner, Learner, LSTM97Learner, PlainLearner
+from longlag.lab.models import LayerModel, Model, PlainModel
 from longlag.tasks import EmbeddedReber, Ragged
 
 CURVE_POINTS = 120
@@ -62,6 +62,8 @@ def build(learner: Learner, rng: np.random.Generator) -> Model:
     """A fresh model of a learner."""
     if isinstance(learner, GuessingLearner):
         return GuessingModel(learner, rng)
+    if isinstance(learner, PlainLearner) and learner.rule != "elman":
+        return PlainModel(learner, rng)
     growing = isinstance(learner, LSTM97Learner) and learner.construction
     return GrowingModel(learner, rng) if growing else LayerModel(learner, rng)
 
