@@ -80,7 +80,8 @@ def test_a_users_cell_is_a_row_of_its_own(tmp_path, mine):
     assert "2 trials computed" in done.output
     assert "0 trials computed, 2 known" in call("reproduce", *words).output
     chosen = with_cells([hs97.experiment_3("b")], [mine])
-    (row,) = [row for row in rows_of(collect(tmp_path, chosen, 1000).results) if row.method == mine]
+    first, row = [row for row in rows_of(collect(tmp_path, chosen, 1000).results) if row.method == mine]
+    assert (first.goal, row.goal) == ("ST1", "ST2")
     assert (row.trials, row.verdict, row.paper_row) == (1, "measured", "3b T=100 N=3 with mine:cell")
     assert row.weights == str(chosen[1].learner.weight_count)
     assert "Compared with 3b T=100 N=3/text" in row.reason
