@@ -199,7 +199,7 @@ def test_the_initial_state_is_learned(engine):
     [
         (
             {"recurrent": "blocks"},
-            "must be one of 'dense', 'diagonal', 'heads:N', 'low_rank:N', 'sparse:DENSITY'",
+            "must be one of 'dense', 'diagonal', 'heads:N', 'low_rank:N', 'sparse:DENSITY', 'antisymmetric'",
         ),
         ({"recurrent": "heads:4"}, "hidden_size must be a multiple of the 4 heads, got 6"),
         ({"recurrent": "heads:0"}, "recurrent must be one of"),

@@ -74,6 +74,17 @@ def test_a_chunk_is_a_loop_of_steps_in_python(name, rule):
     equal(ours, wanted)
 
 
+def test_rtrl_of_symbols_updates_all_that_were_met():
+    """A symbol met earlier has influence on later errors: its weights are updated, too."""
+    ours, wanted = learners("elman_no_bias", RTRL())
+    symbols = torch.randint(3, (20, 3), generator=torch.Generator().manual_seed(0))
+    _, d, active, reset = stream()
+    x = nn.functional.one_hot(symbols, 3).double()
+    given = {"active": active, "reset": reset}
+    same(ours.run(symbols, d, **given), wanted.run(x, d, **given), "outputs", 1e-9)
+    equal(ours, wanted)
+
+
 def test_blocks_of_steps_end_anywhere():
     """RTRL keeps the last steps and advances the influence at the end of a block: within a chunk, between updates."""
     ours, wanted = learners("elman_no_bias", RTRL(), every=7)

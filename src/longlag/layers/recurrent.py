@@ -16,6 +16,7 @@ from longlag.layers import structures, validation
 from longlag.layers._cell_weights import MATRICES, CellWeights
 from longlag.layers._numbers import level_numbers
 from longlag.layers.bounds import gain_bound
+from longlag.layers.cell_module import CellModule
 from longlag.layers.linear import LinearStep
 from longlag.layers.linear_cells import CellStep
 from longlag.layers.state import Parts, State
@@ -37,7 +38,7 @@ class Recurrent(CellWeights):
         norm: None; ``"layer"`` normalises every gate's net input over the units, variance with divisor H−1;
             ``"layer_torch"`` with divisor H, as ``torch.nn.LayerNorm`` does.
         recurrent: structure of U: ``"dense"``; ``"diagonal"``, one weight per unit; ``"heads:4"``, units read their own
-            head; ``"low_rank:8"``; ``"sparse:0.1"``, a fixed random mask of this density.
+            head; ``"low_rank:8"``; ``"sparse:0.1"``, a fixed random mask of this density; ``"antisymmetric"``.
         recurrent_mask: (H, H) or (G·H, H) of zeros and ones: connections that do not exist.
         recurrent_signs: (H,) of 1 and −1: the sign of all connections that leave a unit (Dale's law).
         learn_initial_state: train the state before the first step, ``initial_y_l0``, ….
@@ -109,7 +110,22 @@ class Recurrent(CellWeights):
         layers = [[stem + self.suffix(k) for stem in MATRICES] for k in range(num_layers * self.directions)]
         self._names = [[name if name in self._parameters else None for name in names] for names in layers]
         self.reset_parameters()
+        self.flatten_parameters()
         structures.register(self, recurrent, recurrent_mask, recurrent_signs)
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Any:
+        moved = super()._apply(fn, recurse)
+        self.flatten_parameters()
+        return moved
+
+    def flatten_parameters(self) -> None:
+        """On CUDA, put the weights of each layer into one block of memory, as cuDNN wants them."""
+        for names in self._names:
+            weights = [self._parameters[name] for name in names[:4] if name in self._parameters]
+            if len(weights) in (2, 4) and all(
+                w is not None and type(w) is torch.nn.Parameter and w.is_cuda for w in weights
+            ):
+                engines.join([w for w in weights if w is not None])
 
     @property
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -198,6 +214,18 @@ class Recurrent(CellWeights):
             return None
         w = self.weights(0)
         return gain_bound(self.cell, w.U, w.params)
+
+    def as_cell(self) -> CellModule:
+        """This layer as a module like ``torch.nn.LSTMCell``: one step, the same parameters under the cell's names.
+
+        >>> import torch, longlag as ll
+        >>> cell = ll.LSTM(3, 5).as_cell()
+        >>> h, c = cell(torch.randn(2, 3))
+        >>> h, c = cell(torch.randn(2, 3), (h, c))
+        >>> h.shape, list(cell.state_dict())
+        (torch.Size([2, 5]), ['weight_ih', 'weight_hh', 'bias_ih', 'bias_hh'])
+        """
+        return CellModule(self)
 
     def engine_for(self, x: Tensor) -> str:
         # in the present mode; without lengths and reset

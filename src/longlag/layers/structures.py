@@ -17,7 +17,7 @@ from longlag.layers.validation import ShapeError
 if TYPE_CHECKING:
     from longlag.layers.recurrent import Recurrent
 
-KINDS = "'dense', 'diagonal', 'heads:N', 'low_rank:N', 'sparse:DENSITY'"
+KINDS = "'dense', 'diagonal', 'heads:N', 'low_rank:N', 'sparse:DENSITY', 'antisymmetric'"
 
 
 class Structure(nn.Module):
@@ -96,6 +96,17 @@ class LowRank(Structure):
         return left[:, : self.rank] * root, root.unsqueeze(-1) * right[: self.rank]
 
 
+class Antisymmetric(Structure):
+    """M − Mᵀ for every gate, M upper triangular."""
+
+    def forward(self, raw: Tensor) -> Tensor:
+        M = raw.view(-1, raw.shape[1], raw.shape[1]).triu(1)
+        return (M - M.mT).view_as(raw)
+
+    def right_inverse(self, value: Tensor) -> Tensor:
+        return value.view(-1, value.shape[1], value.shape[1]).triu(1).view_as(value)
+
+
 def register(layer: Recurrent, kind: str, mask: Tensor | None, signs: Tensor | None) -> None:
     """Give the recurrent matrices of a layer their structure."""
     structures, owner = [*_of_kind(layer, kind)], layer.class_name
@@ -139,6 +150,8 @@ def _of_kind(layer: Recurrent, kind: str) -> list[Any]:
     owner, H, gates = layer.class_name, layer.hidden_size, len(layer.cell.recurrent_gates)
     if name in ("dense", "diagonal") and not text:
         return []
+    if kind == "antisymmetric":
+        return [Antisymmetric]
     if name == "sparse":
         density = float(text) if text.replace(".", "", 1).isdigit() else 0.0
         if not 0 < density <= 1:
