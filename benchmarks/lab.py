@@ -1,35 +1,95 @@
-"""Nanoseconds per time step of whole trials of experiment 4: data, training, criterion and all.
+"""Nanoseconds per time step of whole trials of the experiments of 1997: data, training, tests, criterion and all.
 
-    python benchmarks/lab.py [trials]
+    python benchmarks/lab.py [--against SRC] [--repeat N] [--seconds S] [NAME ...]
 
-The issue's bound is 200 ns on one core. Nothing is timed before the kernel agrees with a plain loop (online97.py).
+NAME: experiments as `longlag reproduce` knows them; by default one row of each kind. Trials are cut short to about S
+seconds each. With --against, every trial is also run by the longlag in the folder SRC (the `src` of another commit),
+turn and turn about in processes of their own, and the ratio of the two is printed. Times are processor times of one
+thread, so other work on the machine disturbs them little; the first trial of a process, which may compile, is left out.
 """
 
+import argparse
+import os
 import statistics
+import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
-import online97
-from _rows import append
+from longlag.lab.experiment import Experiment
+from longlag.lab.profiles import paper, select
 
-from longlag.lab.hs97 import experiment_4
-from longlag.lab.trials import trial
+KINDS = (
+    "1 4x1 lr=0.5", "1 3x2 lr=0.5", "1 RTRL hidden=3", "1 RTRL hidden=12", "1 ELM hidden=15", "2a p=100",
+    "2a RTRL p=4 lr=1", "2a RTRL p=100 lr=1", "2a BPTT p=100 lr=1", "2b p=100", "2c q=50 p=50", "2c q=1000 p=1000",
+    "3a T=100 N=3", "3c T=100 N=3", "4 T=100", "4 T=1000", "5 T=100", "6a", "6b",
+)  # fmt: skip
+BUDGET = 120.0  # nanoseconds of a step, about, of a learner that costs little
 
 
-def main(trials: int) -> None:
-    online97.compare(3)
-    experiment = replace(experiment_4(T=100, reading="fit"), cap=30_000)
-    times = []
-    for seed in range(trials + 1):
-        begun = time.process_time()
-        record = trial(experiment, seed)
-        times.append((time.process_time() - begun) / (record.sequences * experiment.length) * 1e9)
-    median = statistics.median(times[1:])  # the first may compile
-    low, _, high = statistics.quantiles(times[1:], n=4)
-    print(f"experiment 4, T = 100, whole trials: {median:.1f} ns per step (quartiles {low:.1f} to {high:.1f})")
-    append("lab: experiment 4, T = 100, whole trial", median, "ns per step", spread=(high - low) / median)
+def cap_for(experiment: Experiment, seconds: float) -> int:
+    """So many sequences that a trial takes about `seconds`, if nothing has changed since these costs were noted."""
+    units = {"1 RTRL hidden=3": 3_700.0, "1 RTRL hidden=12": 62_000.0, "1 ELM hidden=15": 600.0}
+    cost = units.get(experiment.name, BUDGET + 3 * experiment.task.output_size)
+    return max(300, int(seconds * 1e9 / (cost * experiment.length)))
+
+
+def measure(label: str, cap: int) -> float:
+    """Nanoseconds per step of the second of two trials."""
+    from longlag.lab.trials import trial
+
+    (experiment,) = [e for e in paper() if e.label == label]
+    experiment = replace(experiment, cap=cap)
+    trial(replace(experiment, cap=min(cap, 300)), 1)
+    begun = time.process_time()
+    record = trial(experiment, 2)
+    return (time.process_time() - begun) / (record.sequences * experiment.length) * 1e9
+
+
+class Worker:
+    """A process that measures with the longlag in the folder `src`."""
+
+    def __init__(self, src: str) -> None:
+        command, environment = [sys.executable, __file__, "--measure"], {**os.environ, "PYTHONPATH": src}
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True)
+
+    def measure(self, label: str, cap: int) -> float:
+        assert self.process.stdin
+        assert self.process.stdout
+        print(label, cap, sep="\t", file=self.process.stdin, flush=True)
+        return float(self.process.stdout.readline())
+
+
+def main(names: list[str], against: str | None, repeat: int, seconds: float) -> None:
+    """Print a line per experiment and reading, and append experiment 4 to results.csv."""
+    from _rows import append
+
+    here = str(Path(__file__).parents[1] / "src")
+    workers = [Worker(here)] + ([] if against is None else [Worker(against)])
+    print(f"{'experiment':<26}{'ns per step':>12}{'before':>10}{'ratio':>8}")
+    for experiment in select("paper", names or KINDS):
+        cap = cap_for(experiment, seconds)
+        times = [[worker.measure(experiment.label, cap) for worker in workers] for _ in range(repeat)]
+        ours, *before = (statistics.median(column) for column in zip(*times))
+        print(
+            f"{experiment.label:<26}{ours:>12.1f}" + "".join(f"{b:>10.1f}{ours / b:>8.2f}" for b in before), flush=True
+        )
+        if experiment.label == "4 T=100/fit" and not before:
+            append("lab: experiment 4, T = 100, whole trial", ours, "ns per step")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 12)
+    if sys.argv[1:] == ["--measure"]:
+        for line in sys.stdin:
+            label, cap = line.split("\t")
+            print(measure(label, int(cap)), flush=True)
+        sys.exit()
+    parser = argparse.ArgumentParser(description="Nanoseconds per time step of whole trials.")
+    parser.add_argument("names", nargs="*", help="experiments; one row of each kind by default")
+    parser.add_argument("--against", help="folder `src` of another longlag")
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=0.5, help="of a trial, about")
+    words = parser.parse_args()
+    main(words.names, words.against, words.repeat, words.seconds)

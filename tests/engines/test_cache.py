@@ -142,7 +142,6 @@ def made_of(*names):
         ("engines/cpu/runtime/jordan_kernels.py", ["engines/cpu/runtime/jordan_kernels.py"]),
         ("structured/_crf_cpu.py", ["structured/_crf_cpu.py"]),
         ("lab/plain_cpu.py", ["lab/plain_cpu.py"]),
-        ("engines/cpu/online97/train.py", ["engines/cpu/online97"]),
     ],
 )
 def test_a_key_covers_all_that_a_kernel_is_made_of(module, names):

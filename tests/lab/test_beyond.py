@@ -8,7 +8,7 @@ import pytest
 from longlag.lab import beyond, hs97
 from longlag.lab.criteria import TrainingSetCriterion
 from longlag.lab.learners import GuessingLearner
-from longlag.lab.models import LSTM97Model
+from longlag.lab.models import LayerModel
 from longlag.lab.profiles import paper, select
 from longlag.lab.trials import trial
 
@@ -68,10 +68,10 @@ def test_variants_differ_where_they_say():
 
 def test_hidden_units_have_biases_and_learn():
     learner = beyond.lstm(beyond.with_hidden_units(4))
-    model = LSTM97Model(learner, np.random.default_rng(0))
-    before = model.public_weights()
+    model = LayerModel(learner, np.random.default_rng(0))
+    before = model.weights
     model.train(hs97.experiment_5().task.sample(20, np.random.default_rng(1)))
-    for name, value in model.public_weights().items():
+    for name, value in model.weights.items():
         assert np.abs(value - before[name]).max() > 0, name
     assert before["bias_hid"].shape == (4,)
 

@@ -11,7 +11,8 @@ from longlag.lab import beyond, hs97
 from longlag.lab.criteria import Goal, WindowCriterion
 from longlag.lab.growing import GrowingModel, failed, part_of, places
 from longlag.lab.learners import Architecture, Construction, LSTM97Learner
-from longlag.lab.models import LSTM97Model, initial_weights
+from longlag.lab.models import LayerModel
+from longlag.lab.nets import initial_weights
 from longlag.lab.trials import TrialState, build, follow_window, trial
 
 GROWN = beyond.lstm(beyond.one_block_at_a_time(2))
@@ -20,6 +21,11 @@ SMALL = replace(GROWN, network=replace(GROWN.network, blocks=3), input_gate_bias
 
 def growing(**construction):
     return replace(SMALL, construction=Construction(**construction))
+
+
+def equal(ours, wanted):
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(ours[name], value, err_msg=name)
 
 
 def test_the_cell_of_2a_is_added_after_so_many_sequences():
@@ -32,14 +38,15 @@ def test_the_cell_of_2a_is_added_after_so_many_sequences():
     for batch in data[:3]:
         assert model.network.blocks == 0
         assert model.test(batch).largest.min() == np.inf == failed(1).largest[0]
+        assert list(model.weights) == ["weight_out"]
         model.train(batch)
     assert model.complete
-    grown = model.public_weights()
-    np.testing.assert_array_equal(grown["weight_out"][:, :101], model.direct.T)
+    grown = model.weights
+    np.testing.assert_array_equal(grown["weight_out"][:, :101], model.whole["weight_out"][:, :101])
     np.testing.assert_array_equal(grown["weight_out"][:, 101], start["weight_out"][:, 101])
     assert np.abs(grown["weight_out"][:, :101] - start["weight_out"][:, :101]).max() > 1
     model.train(data[3])
-    assert np.abs(model.public_weights()["weight_ig"] - grown["weight_ig"]).max() > 0
+    assert np.abs(model.weights["weight_ig"] - grown["weight_ig"]).max() > 0
 
 
 def test_a_block_is_added_when_the_error_no_longer_falls():
@@ -59,16 +66,16 @@ def test_the_rule_does_not_depend_on_how_the_data_come():
     parts = [models[1].train(data.take(np.arange(k, min(k + 7, 60)))) for k in range(0, 60, 7)]
     assert models[0].network.blocks == models[1].network.blocks > 1
     np.testing.assert_array_equal(whole.mean, np.concatenate([part.mean for part in parts]))
-    np.testing.assert_array_equal(models[0].weights.units, models[1].weights.units)
+    equal(models[0].weights, models[1].weights)
 
 
 def test_learned_weights_stay_and_new_ones_are_those_drawn():
     model = GrowingModel(growing(), np.random.default_rng(0))
     drawn = initial_weights(SMALL, np.random.default_rng(0))
     model.train(hs97.experiment_6(2).task.sample(50, np.random.default_rng(1)))
-    before, small = model.public_weights(), model.network
+    before, small = model.weights, model.network
     model.add_block()
-    after, big = model.public_weights(), model.network
+    after, big = model.weights, model.network
     assert (small.blocks, big.blocks) == (1, 2)
     index = places(after, big, small)
     for name, value in before.items():
@@ -103,12 +110,12 @@ def test_a_copy_grows_alone():
     model = GrowingModel(growing(window=10, patience=1, improvement=0.9), np.random.default_rng(0))
     data = hs97.experiment_6(2).task.sample(40, np.random.default_rng(1))
     model.train(data.take(np.arange(10)))
-    twin, weights = model.copy(), model.weights.units.copy()
+    twin, weights = model.copy(), {name: value.copy() for name, value in model.weights.items()}
     twin.train(data)
     assert (model.network.blocks, twin.network.blocks) == (1, 3)
-    np.testing.assert_array_equal(model.weights.units, weights)
+    equal(model.weights, weights)
     model.train(data)
-    np.testing.assert_array_equal(model.weights.units, twin.weights.units)
+    equal(model.weights, twin.weights)
 
 
 def test_a_window_criterion_sees_the_same_net_when_it_goes_back():
@@ -124,7 +131,7 @@ def test_a_window_criterion_sees_the_same_net_when_it_goes_back():
     alone.train(data.take(np.arange(stage.sequences)))
     assert isinstance(state.model, GrowingModel)
     assert state.model.network.blocks == alone.network.blocks == stage.test["blocks"] > 1
-    np.testing.assert_array_equal(state.model.weights.units, alone.weights.units)
+    equal(state.model.weights, alone.weights)
 
 
 def test_6a_is_solved_one_block_at_a_time():
@@ -138,7 +145,7 @@ def test_6a_is_solved_one_block_at_a_time():
 def test_a_network_complete_from_the_start_learns_as_without_construction():
     data = hs97.experiment_6(2).task.sample(30, np.random.default_rng(1))
     grown = GrowingModel(growing(start=3), np.random.default_rng(0))
-    plain = LSTM97Model(replace(SMALL, construction=None), np.random.default_rng(0))
+    plain = LayerModel(replace(SMALL, construction=None), np.random.default_rng(0))
     np.testing.assert_array_equal(grown.train(data).mean, plain.train(data).mean)
 
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from longlag.lab import beyond, hs97
 from longlag.lab.criteria import Goal, TestCriterion, WindowCriterion
 from longlag.lab.example import activity, inner_life
-from longlag.lab.models import LSTM97Model, Model, SequenceErrors, initial_weights
+from longlag.lab.models import LayerModel, Model, SequenceErrors
+from longlag.lab.nets import initial_weights
 from longlag.lab.trials import (
     Record,
     TrialState,
@@ -67,6 +68,11 @@ def one_by_one(experiment, seed, sequences, block):
     return errors, run.model
 
 
+def same_weights(model, other):
+    for name, value in model.weights.items():
+        np.testing.assert_allclose(value, other.weights[name], rtol=1e-12, err_msg=name)
+
+
 @pytest.mark.parametrize("block", [50, 900])
 def test_a_window_stops_at_the_very_sequence_with_its_weights(block):
     experiment = short(block=block)
@@ -81,10 +87,9 @@ def test_a_window_stops_at_the_very_sequence_with_its_weights(block):
         held.append(sum(not value < 0.3 for value in large) < 14 and np.mean(mean) < 0.16)
     assert held[-1]
     assert not any(held[:-1])
-    assert isinstance(run.model, LSTM97Model)
-    assert isinstance(model, LSTM97Model)
-    np.testing.assert_allclose(run.model.weights.units, model.weights.units, rtol=1e-12)
-    np.testing.assert_allclose(run.model.weights.out, model.weights.out, rtol=1e-12)
+    assert isinstance(run.model, LayerModel)
+    assert isinstance(model, LayerModel)
+    same_weights(run.model, model)
     assert run.seen == stage.sequences == run.curve[-1][0]
 
 
@@ -139,9 +144,9 @@ def test_two_goals_are_reached_one_after_the_other():
     alone = TrialState(short((goals[1],)), 3)
     windowed(alone)
     assert first.sequences < second.sequences == alone.reached[0].sequences
-    assert isinstance(run.model, LSTM97Model)
-    assert isinstance(alone.model, LSTM97Model)
-    np.testing.assert_allclose(run.model.weights.units, alone.model.weights.units, rtol=1e-12)
+    assert isinstance(run.model, LayerModel)
+    assert isinstance(alone.model, LayerModel)
+    same_weights(run.model, alone.model)
 
 
 def test_no_success_by_the_cap():
@@ -221,10 +226,10 @@ def test_weights_start_as_the_conditions_say():
     ids=lambda e: e.name,
 )  # fmt: skip
 def test_the_example_shows_what_the_kernel_computes(experiment):
-    model = LSTM97Model(experiment.learner, np.random.default_rng(5))
+    model = LayerModel(experiment.learner, np.random.default_rng(5))
     data = experiment.task.sample(1, np.random.default_rng(6))
     life, network = inner_life(model, data.dense()), experiment.learner.network
-    w = model.public_weights()
+    w = model.weights
     sources = np.hstack([data.dense(), life["cell"]]) if network.input_to_output else life["cell"]
     sources = np.hstack([life["hid"], sources]) if network.hidden_units else sources
     net = sources @ w["weight_out"].T + w.get("bias_out", 0.0)
@@ -238,7 +243,7 @@ def test_the_example_shows_what_the_kernel_computes(experiment):
 
 def test_a_long_sequence_is_not_kept():
     experiment = hs97.experiment_4(500, "fit")
-    model = LSTM97Model(beyond.lstm(experiment), np.random.default_rng(0))
+    model = LayerModel(beyond.lstm(experiment), np.random.default_rng(0))
     assert activity(experiment, model, np.random.default_rng(0)) is None
 
 

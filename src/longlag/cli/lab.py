@@ -32,11 +32,19 @@ Profile = Annotated[
     ),
 ]
 Out = Annotated[Path, typer.Option(help="Folder of results and report.")]
+Cells = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cell",
+        help="Put a cell through the same tasks: a name (lstm, gru, elman, …) or module:cell of your own; repeatable.",
+    ),
+]
 FirstSeed = Annotated[int, typer.Option(help="First seed. Seeds below 100 are for choosing settings.")]
 
 
 def reproduce(
     experiment: Names = None,
+    cell: Cells = None,
     profile: Profile = "quick",
     trials: Annotated[int | None, typer.Option(help="Trials per experiment, instead of the profile's.")] = None,
     seed: FirstSeed = 1000,
@@ -54,6 +62,8 @@ def reproduce(
 
     Where the paper's text does not give its figures, there are two readings: "text" and "fit", which comes nearest.
 
+    [bold]longlag reproduce -e 4 --cell lstm --cell mine:cell[/] puts other cells through the same tasks.
+
     Finished trials are kept in the folder --out. Run the same command again to go on after an interruption.
     """
     from longlag import report as pages
@@ -61,7 +71,7 @@ def reproduce(
     from longlag.lab.run import reproduce as run
 
     with errors_as_sentences():
-        chosen = select(profile, experiment)
+        chosen = select(profile, experiment, cell)
         with progress() as announce:
             outcome = run(
                 chosen, out, trials=trials, seed=seed, jobs=jobs, backend=backend, address=address, announce=announce,
@@ -77,6 +87,7 @@ def reproduce(
 
 def report(
     experiment: Names = None,
+    cell: Cells = None,
     profile: Profile = "all",
     seed: FirstSeed = 1000,
     out: Out = OUT,
@@ -88,7 +99,7 @@ def report(
     with errors_as_sentences():
         if not (out / "results.sqlite").exists():
             raise ValueError(f"report: out must be a folder with results, got {out}; run longlag reproduce first")
-        written = pages.write(out, select(profile, experiment), seed)
+        written = pages.write(out, select(profile, experiment, cell), seed)
     for path in written:
         typer.echo(path)
     if open:
@@ -114,11 +125,17 @@ def figures(experiment: "Experiment") -> str:
     return f"{'some' if experiment.success is None else f'{experiment.success:g} %'}, {after}"
 
 
-def select(profile: str, names: Sequence[str] | None) -> "tuple[Experiment, ...]":
-    """The experiments asked for."""
+def select(profile: str, names: Sequence[str] | None, cells: Sequence[str] | None = None) -> "tuple[Experiment, ...]":
+    """The experiments asked for, and after them the rows of other cells."""
     from longlag.lab import profiles
 
-    return profiles.select(profile, names or ())
+    chosen = profiles.select(profile, names or ())
+    if not cells:
+        return chosen
+    from longlag.lab.cell_rows import with_cells
+
+    sys.path[:0] = [""] * ("" not in sys.path)  # modules of the present folder, as `python -m` finds them
+    return with_cells(chosen, cells)
 
 
 @contextmanager

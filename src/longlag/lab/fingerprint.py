@@ -12,6 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 START = "longlag.lab.trials"
+KERNELS = "longlag.engines.cpu.realtime."  # its modules are also imported by names made at run time
 
 
 def file_of(module: str) -> Path | None:
@@ -52,6 +53,8 @@ def sources(start: str = START) -> dict[str, str]:
             continue
         tree = ast.parse(file.read_text(encoding="utf-8"))
         open_names += imported(tree)
+        if name.startswith(KERNELS):
+            open_names += [f"{name.rpartition('.')[0]}.{each.stem}" for each in file.parent.glob("*.py")]
         found[name] = ast.unparse(without_docstrings(tree))
     return found
 

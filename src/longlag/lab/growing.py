@@ -4,15 +4,14 @@ The weights of the whole network are drawn at the start. While there are k block
 rows and columns of the first k; the others wait, as they were drawn, for their blocks to be added.
 """
 
-import copy
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from longlag.lab import plain_cpu
 from longlag.lab.learners import Architecture, LSTM97Learner
-from longlag.lab.models import LSTM97Model, SequenceErrors, initial_weights
+from longlag.lab.models import LayerModel, SequenceErrors
+from longlag.lab.nets import initial_weights, with_blocks
 from longlag.tasks import Ragged
 
 
@@ -49,7 +48,7 @@ def places(weights: dict[str, NDArray], whole: Architecture, part: Architecture)
     return index
 
 
-class GrowingModel(LSTM97Model):
+class GrowingModel(LayerModel):
     """LSTM-1997 that starts with `construction.start` blocks; with none, only the direct connections learn."""
 
     def __init__(self, learner: LSTM97Learner, rng: np.random.Generator) -> None:
@@ -60,13 +59,9 @@ class GrowingModel(LSTM97Model):
 
     def _enter(self, blocks: int) -> None:
         """Go on with so many blocks; the error has yet to stall."""
-        network = replace(self.learner.network, blocks=blocks)
+        self.network = replace(self.learner.network, blocks=blocks)
         self.seen, self.stalled, self.best, self.total = 0, 0, np.inf, 0.0
-        if blocks:
-            self.use(network, part_of(self.whole, self.learner.network, network))
-        else:
-            self.network = network
-            self.direct = np.ascontiguousarray(self.whole["weight_out"][:, : network.input_size].T)
+        self.use(with_blocks(self.learner, blocks), part_of(self.whole, self.learner.network, self.network))
 
     @property
     def complete(self) -> bool:
@@ -78,20 +73,12 @@ class GrowingModel(LSTM97Model):
         while done < len(batch):
             size = len(batch) - done if self.complete else min(len(batch) - done, self._left())
             piece = batch if size == len(batch) else batch.take(np.arange(done, done + size))
-            errors = self._train(piece)
+            errors = super().train(piece)
             pieces.append(errors)
             done += size
             if not self.complete:
                 self._follow(size, float(errors.mean.sum()))
         return SequenceErrors(*(np.concatenate(column) for column in zip(*pieces)))
-
-    def _train(self, batch: Ragged) -> SequenceErrors:
-        if self.network.blocks:
-            return super().train(batch)
-        errors, per_step = np.empty((len(batch), 3)), self.learner.update == "step"
-        block = batch.inputs, batch.offsets, batch.targets
-        plain_cpu.direct(self.direct, *block, self.learner.lr, per_step, errors)
-        return SequenceErrors(*errors.T)
 
     def _left(self) -> int:
         """Sequences until the next decision."""
@@ -115,25 +102,14 @@ class GrowingModel(LSTM97Model):
 
     def add_block(self) -> None:
         """One block more, with its gates; weights learned so far stay. [LSTM-97 4]"""
-        if self.network.blocks:
-            learned = self.public_weights()
-            for name, place in places(self.whole, self.learner.network, self.network).items():
-                self.whole[name][place] = learned[name]
-        else:
-            self.whole["weight_out"][:, : self.network.input_size] = self.direct.T
+        whole = {name: weights.copy() for name, weights in self.whole.items()}
+        for name, place in places(whole, self.learner.network, self.network).items():
+            whole[name][place] = self.weights[name]
+        self.whole = whole
         self._enter(self.network.blocks + 1)
 
     def test(self, batch: Ragged, last: bool = False) -> SequenceErrors:
         return super().test(batch, last) if self.network.blocks else failed(len(batch))
-
-    def copy(self) -> "GrowingModel":
-        twin = copy.copy(self)
-        if self.network.blocks:
-            twin.weights = super().copy().weights
-        else:
-            twin.direct = self.direct.copy()
-        twin.whole = {name: weights.copy() for name, weights in self.whole.items()}
-        return twin
 
 
 def failed(sequences: int) -> SequenceErrors:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longlag.lab.learners import GuessingLearner
-from longlag.lab.models import SequenceErrors, errors_of
+from longlag.lab.models import SequenceErrors, tested
 from longlag.tasks import Ragged
 
 NETS_AT_ONCE = 1024  # records do not depend on it
@@ -66,7 +66,8 @@ class GuessingModel:
         return self.test(batch)
 
     def test(self, batch: Ragged, last: bool = False) -> SequenceErrors:
-        return errors_of(self.outputs(batch), batch, last)
+        outputs = self.outputs(batch)
+        return tested(outputs[batch.offsets[1:] - 1] if last or batch.scored == "end" else outputs, batch, last)
 
     def outputs(self, batch: Ragged) -> NDArray:
         longest, sequence = int(batch.lengths.max()), np.repeat(np.arange(len(batch)), batch.lengths)

@@ -249,4 +249,44 @@ class GuessingLearner:
         return 100 + 10 * (self.hidden + self.output_size)
 
 
-Learner = LSTM97Learner | PlainLearner | GuessingLearner
+@dataclass(frozen=True)
+class CellLearner:
+    """One recurrent layer of any cell, and output units, learning as LSTM-1997 does.
+
+    Errors go back through what each unit keeps by itself and not through net inputs; w ← w − lr · ∂/∂w ½ Σ (y − ŷ)²
+    after every sequence or step. Weights and biases start uniform in ±reach, the cell's params at their own values.
+
+    Args:
+        cell: a name in `longlag.cells`, or "module:name" of a cell of the user's own.
+        equations: digest of its equations, so that trials of other equations are other trials.
+
+    >>> from longlag.lab.cell_rows import cell_learner, experiment_4
+    >>> cell_learner(experiment_4(100).learner, "gru").weight_count  # the paper's LSTM has 93
+    101
+    """
+
+    kind: ClassVar[str] = "cell"
+    cell: str
+    equations: str
+    input_size: int
+    hidden: int
+    output_size: int
+    reach: float
+    lr: float
+    output: Literal["logistic", "linear"] = "logistic"
+    update: Update = "sequence"
+
+    @property
+    def weight_count(self) -> int:
+        """How many weights are trained, biases among them."""
+        from longlag.lab.nets import net_of
+
+        return sum(p.numel() for p in net_of(self).parameters())
+
+    @property
+    def cost(self) -> float:
+        """Nanoseconds of a step, about."""
+        return 100 + 3 * self.output_size + 10 * self.hidden
+
+
+Learner = LSTM97Learner | PlainLearner | GuessingLearner | CellLearner

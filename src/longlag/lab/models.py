@@ -1,15 +1,18 @@
-"""Learners at work: weights drawn from a generator, then trained and tested on packed blocks of sequences."""
+"""Learners at work: networks of the library, trained and tested on packed blocks of sequences."""
 
 import copy
-from dataclasses import asdict
-from typing import NamedTuple, Protocol
+from functools import lru_cache
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from longlag.engines.cpu.online97 import train as online97
 from longlag.lab import plain_cpu
-from longlag.lab.learners import Architecture, LSTM97Learner, PlainLearner
+from longlag.lab.learners import CellLearner, LSTM97Learner, PlainLearner
+from longlag.lab.nets import Weights, initial_weights, net_of
+from longlag.learn import Online, StreamError, squared_error
 from longlag.tasks import Ragged
 
 
@@ -41,68 +44,95 @@ class Model(Protocol):
         ...
 
 
-def last_steps(batch: Ragged) -> NDArray:
-    """True at the last step of each sequence, (N,)."""
-    mask = np.zeros(len(batch.inputs), np.bool_)
-    mask[batch.offsets[1:] - 1] = True
-    return mask
+LayerLearner = LSTM97Learner | PlainLearner | CellLearner
 
 
-def initial_weights(learner: LSTM97Learner, rng: np.random.Generator) -> dict[str, NDArray]:
-    """Uniform in ±reach; stated gate biases are constants. [LSTM-97 4]"""
-    weights = {name: rng.uniform(-learner.reach, learner.reach, shape) for name, shape in learner.shapes().items()}
-    for name, value in (("bias_ig", learner.input_gate_bias), ("bias_og", learner.output_gate_bias)):
-        if value and name in weights:
-            weights[name] = np.array(value)
-    return weights
+class Machine:
+    """A network and what trains it. Weights are lent to it for a call, so models of the same learner can share it."""
+
+    def __init__(self, learner: LayerLearner) -> None:
+        self.net, self.per_step = net_of(learner), learner.update == "step"
+        descent = torch.optim.SGD(self.net.parameters(), learner.lr)
+        self.online = Online(self.net.layer, self.net.readout, squared_error, self.net.rule, descent)
+        self.online.plan("cpu")  # the laboratory learns in compiled code, or says why it cannot
+
+    def train(self, weights: Weights, batch: Ragged) -> tuple[Weights, NDArray]:
+        """The weights after learning the batch, and the outputs at the scored steps, each before its update.
+
+        Outputs are NaN from the first step on at which a number is not finite.
+        """
+        self.net.load(weights)
+        starts, ends = marks(batch)
+        scored = None if batch.scored == "every" else ends
+        update = ends if scored is not None or not self.per_step else torch.ones_like(ends)
+        targets = torch.from_numpy(batch.targets)
+        try:
+            outputs = self.online.run(
+                torch.from_numpy(batch.inputs), targets, reset=starts, scored=scored, update=update
+            ).numpy()
+        except StreamError as failure:
+            outputs = np.full((len(targets), batch.output_size), np.nan)
+            outputs[: len(failure.outputs)] = failure.outputs.numpy()
+        return {name: value.copy() for name, value in self.net.weights.items()}, outputs
+
+    def outputs(self, weights: Weights, batch: Ragged, ends: bool = False) -> NDArray:
+        """The outputs at every step, or at the ends of the sequences."""
+        self.net.load(weights)
+        starts, last = marks(batch)
+        return self.online.predict(torch.from_numpy(batch.inputs), reset=starts, wanted=last if ends else None).numpy()
 
 
-class LSTM97Model:
-    """LSTM-1997 under truncated RTRL. `network` is the network in use; its weights have the engine's layout."""
+def marks(batch: Ragged) -> tuple[Tensor, Tensor]:
+    """True at the first and at the last step of each sequence, (N,) each."""
+    starts, ends = (torch.zeros(len(batch.inputs), dtype=torch.bool) for _ in range(2))
+    starts[torch.from_numpy(batch.offsets[:-1])] = True
+    ends[torch.from_numpy(batch.offsets[1:] - 1)] = True
+    return starts, ends
 
-    def __init__(self, learner: LSTM97Learner, rng: np.random.Generator) -> None:
+
+@lru_cache(64)
+def machine_of(learner: LayerLearner) -> Machine:
+    """The machine of a learner, built once per process."""
+    return Machine(learner)
+
+
+class LayerModel:
+    """A network of the library that learns by its rule.
+
+    Attributes:
+        weights: by name; they are replaced when the model learns, never changed in place.
+        described: the learner whose network the weights fit.
+    """
+
+    def __init__(self, learner: LayerLearner, rng: np.random.Generator) -> None:
         self.learner = learner
-        self.use(learner.network, initial_weights(learner, rng))
+        self.use(learner, initial_weights(learner, rng))
 
-    def use(self, network: Architecture, weights: dict[str, NDArray]) -> None:
-        """Go on with this network and these weights (names and shapes as in `LSTM97Learner.shapes`)."""
-        self.network, self.kernel_network = network, online97.Network(**asdict(network))
-        self.weights = online97.pack(self.kernel_network, weights)
+    def use(self, described: LayerLearner, weights: Weights) -> None:
+        """Go on with the network of this learner and these weights."""
+        self.described, self.weights = described, weights
 
-    def public_weights(self) -> dict[str, NDArray]:
-        """Copies of the weights by name."""
-        return online97.unpack(self.kernel_network, self.weights)
+    @property
+    def machine(self) -> Machine:
+        """What runs the network."""
+        return machine_of(self.described)
 
     def train(self, batch: Ragged) -> SequenceErrors:
-        own = self.learner
-        errors = online97.train(
-            self.kernel_network, self.weights, batch.inputs, batch.offsets, batch.targets,
-            lr=own.lr, update=own.update, initial=own.initial,
-        )  # fmt: skip
-        return SequenceErrors(*errors[:3])
+        self.weights, outputs = self.machine.train(self.weights, batch)
+        return errors_of(outputs, batch.targets, batch.offsets)
 
     def test(self, batch: Ragged, last: bool = False) -> SequenceErrors:
-        return SequenceErrors(*self._evaluate(batch, mask=last_steps(batch) if last else None)[:3])
+        return tested(self.machine.outputs(self.weights, batch, last or batch.scored == "end"), batch, last)
 
     def outputs(self, batch: Ragged) -> NDArray:
-        kept = self._evaluate(batch, outputs=True).outputs
-        assert kept is not None
-        return kept
+        return self.machine.outputs(self.weights, batch)
 
-    def copy(self) -> "LSTM97Model":
-        twin = copy.copy(self)
-        twin.weights = self.weights._replace(units=self.weights.units.copy(), out=self.weights.out.copy())
-        return twin
-
-    def _evaluate(self, batch: Ragged, *, mask: NDArray | None = None, outputs: bool = False) -> online97.Errors:
-        return online97.evaluate(
-            self.kernel_network, self.weights, batch.inputs, batch.offsets, batch.clean_targets,
-            initial=self.learner.initial, mask=mask, outputs=outputs,
-        )  # fmt: skip
+    def copy(self) -> Self:
+        return copy.copy(self)
 
 
 class PlainModel:
-    """A net without memory cells."""
+    """A net without memory cells under RTRL or BPTT."""
 
     def __init__(self, learner: PlainLearner, rng: np.random.Generator) -> None:
         self.learner = learner
@@ -117,11 +147,12 @@ class PlainModel:
         if own.rule == "rtrl":
             plain_cpu.rtrl(self.W, self.V, *block, own.lr, own.update == "step", errors)
         else:
-            plain_cpu.bptt(self.W, self.V, *block, own.lr, own.rule == "bptt", errors)
+            plain_cpu.bptt(self.W, self.V, *block, own.lr, errors)
         return SequenceErrors(*errors.T)
 
     def test(self, batch: Ragged, last: bool = False) -> SequenceErrors:
-        return errors_of(self.outputs(batch), batch, last)
+        outputs = self.outputs(batch)
+        return tested(outputs[batch.offsets[1:] - 1] if last else outputs, batch, last)
 
     def outputs(self, batch: Ragged) -> NDArray:
         kept = np.empty((len(batch.inputs), batch.output_size))
@@ -132,14 +163,24 @@ class PlainModel:
         return copy.deepcopy(self)
 
 
-def errors_of(outputs: NDArray, batch: Ragged, last: bool) -> SequenceErrors:
-    """Errors of the outputs (N, d_out) of all steps against the noise-free targets; last: of the last steps only."""
-    targets = batch.clean_targets
-    wanted = np.eye(batch.output_size)[targets] if targets.ndim == 1 else targets
-    if batch.scored == "end" or last:
-        ends = batch.offsets[1:] - 1
-        wrong = np.abs(outputs[ends] - (wanted if batch.scored == "end" else wanted[ends]))  # (n, d_out)
-        return SequenceErrors(wrong.max(1), wrong.mean(1), (wrong**2).sum(1))
-    wrong, starts = np.abs(outputs - wanted), batch.offsets[:-1]
-    mean = np.add.reduceat(wrong.mean(1), starts) / batch.lengths
-    return SequenceErrors(np.maximum.reduceat(wrong.max(1), starts), mean, np.add.reduceat((wrong**2).sum(1), starts))
+def tested(outputs: NDArray, batch: Ragged, last: bool) -> SequenceErrors:
+    """Errors against the noise-free targets; outputs of the last steps if only these count, else of all."""
+    targets, ends = batch.clean_targets, batch.offsets[1:] - 1
+    only_ends = last and batch.scored == "every"
+    return errors_of(outputs, targets[ends] if only_ends else targets, batch.offsets)
+
+
+def errors_of(outputs: NDArray, targets: NDArray, offsets: NDArray) -> SequenceErrors:
+    """Errors of the outputs (·, d_out) against targets: one row per sequence, or one per step. `outputs` is used up."""
+    wrong = outputs
+    if targets.ndim == 1:
+        wrong[np.arange(len(targets)), targets] -= 1
+    else:
+        wrong -= targets
+    np.abs(wrong, out=wrong)
+    found = wrong.max(1), wrong.mean(1), np.einsum("no,no->n", wrong, wrong)
+    if len(wrong) == len(offsets) - 1:
+        return SequenceErrors(*found)
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    largest, mean, squared = (f.reduceat(v, starts) for f, v in zip((np.maximum, np.add, np.add), found))
+    return SequenceErrors(largest, mean / lengths, squared)

@@ -1,4 +1,4 @@
-"""The paper's competitors as compiled loops: logistic nets under RTRL, BPTT or Elman's rule, on symbol sequences.
+"""The paper's dense competitors as compiled loops: logistic nets under RTRL or BPTT, on symbol sequences.
 
 Letters: W (n, d + n) weights of the n units that feed back, sources [x, y(t−1)]; V ([d] + n, d_out) weights of the
 outputs, sources by rows [x if direct, y(t)], no rows if the first units are the outputs; P ∂y_k/∂W_is, (n, n·(d + n)).
@@ -129,8 +129,8 @@ def rtrl(W, V, inputs, offsets, targets, lr, per_step, errors):
 
 
 @array_kernel(__file__, **KERNEL)
-def bptt(W, V, inputs, offsets, targets, lr, through_time, errors):
-    """Learn from each whole sequence; with through_time False errors stop at the context units (Elman)."""
+def bptt(W, V, inputs, offsets, targets, lr, errors):
+    """Learn from each whole sequence."""
     n, sources = W.shape
     d = sources - n
     out, tally, carry = np.zeros(V.shape[1]), np.zeros(3), np.zeros(n)
@@ -152,8 +152,7 @@ def bptt(W, V, inputs, offsets, targets, lr, through_time, errors):
                 dW[i, inputs[first + t]] += e[t, i]
                 for l in range(n):
                     dW[i, d + l] += e[t, i] * y[t, l]
-                    if through_time:
-                        carry[l] += W[i, d + l] * e[t, i]
+                    carry[l] += W[i, d + l] * e[t, i]
         descend(W, dW, lr)
         descend(V, dV, lr)
         note(errors, k, tally, steps * V.shape[1])
@@ -169,20 +168,3 @@ def observe(W, V, inputs, offsets, kept):
             advance(W, inputs[t], y, new)
             answer(V, inputs[t], new, kept[t])
             y, new = new, y
-
-
-@array_kernel(__file__, **KERNEL)
-def direct(V, inputs, offsets, targets, lr, per_step, errors):
-    """Outputs straight from one-hot inputs, y = σ(V x): what 2a and 2b learn before their cell is added."""
-    out, tally, e = np.zeros(V.shape[1]), np.zeros(3), np.zeros(0)
-    dV, nothing = np.zeros(V.shape), np.zeros(0)
-    for k in range(offsets.size - 1):
-        for t in range(offsets[k], offsets[k + 1]):
-            answer(V, inputs[t], nothing, out)
-            compare(V, dV, inputs[t], targets[t], nothing, out, e, tally)
-            if per_step:
-                V[inputs[t]] -= lr * dV[inputs[t]]
-                dV[inputs[t]] = 0
-        if not per_step:
-            descend(V, dV, lr)
-        note(errors, k, tally, (offsets[k + 1] - offsets[k]) * V.shape[1])

@@ -16,8 +16,8 @@ from longlag.lab.example import activity
 from longlag.lab.experiment import Experiment
 from longlag.lab.growing import GrowingModel
 from longlag.lab.guessing import NETS_AT_ONCE, GuessingModel, classified
-from longlag.lab.learners import GuessingLearner, Learner, PlainLearner
-from longlag.lab.models import LSTM97Model, Model, PlainModel
+from longlag.lab.learners import GuessingLearner, Learner, LSTM97Learner, PlainLearner
+from longlag.lab.models import LayerModel, Model, PlainModel
 from longlag.tasks import EmbeddedReber, Ragged
 
 CURVE_POINTS = 120
@@ -62,9 +62,10 @@ def build(learner: Learner, rng: np.random.Generator) -> Model:
     """A fresh model of a learner."""
     if isinstance(learner, GuessingLearner):
         return GuessingModel(learner, rng)
-    if isinstance(learner, PlainLearner):
+    if isinstance(learner, PlainLearner) and learner.rule != "elman":
         return PlainModel(learner, rng)
-    return GrowingModel(learner, rng) if learner.construction else LSTM97Model(learner, rng)
+    growing = isinstance(learner, LSTM97Learner) and learner.construction
+    return GrowingModel(learner, rng) if growing else LayerModel(learner, rng)
 
 
 @dataclass
@@ -266,7 +267,7 @@ def trial(experiment: Experiment, seed: int) -> Record:
     FOLLOW[type(experiment.stop)](state, experiment.stop)
     success = state.goal is None
     example = None
-    if success and isinstance(state.model, LSTM97Model):
+    if success and isinstance(state.model, LayerModel):
         example = activity(experiment, state.model, state.final)
     note = "diverged" if state.diverged else ""
     curve = thinned(state.curve)

@@ -52,6 +52,8 @@ def panels_of(experiment: Experiment, example: dict[str, Any]) -> str:
              ("cell", "cell outputs"))  # fmt: skip
     gated = isinstance(experiment.learner, LSTM97Learner) and experiment.learner.network.output_gates
     parts += [(name, example[key]) for key, name in names if key in example and (key != "og" or gated)]
+    known = {"inputs", "outputs", "output", "target", *(key for key, _ in names)}
+    parts += [(f"state {key}", example[key]) for key in example if key not in known]  # of other cells
     parts += [("outputs", example["outputs"])] if example["outputs"] else []
     return svg.panels(parts, f"Gates and cells of experiment {experiment.name} on one sequence")
 

@@ -1,1 +1,0 @@
-"""The laboratory's trainer of LSTM-1997 networks."""
