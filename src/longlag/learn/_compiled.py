@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from array import array
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,9 @@ class Compiled:
         self.stream: Stream | None = None
         self.ahead = False
         self._slice = 64
+        self._weight_words: array | None = None
+        self._weight_places: list[int] = []
+        self._flags, self._losses = array("B", [0]), array("d", [0.0])  # of a single step
 
     # ----------------------------------------------------------------------------------------------------- memory
     def open(self, batch: int, symbols: bool) -> Stream:
@@ -59,7 +63,7 @@ class Compiled:
                 if group is not None:
                     times = torch.bincount(weight.places[:, 1])[weight.places[:, 1]]
                     stream.masks[group][weight.places[:, 0]] = (1 / times).to(stream.masks.dtype)
-            self.stream = stream
+            self.stream, self._weight_words = stream, None
             self._state_pairs = list(_state_pairs(self.described, self.learner.layer, batch))
             parts = self.learner.layer.validate_state(None, 1)
             pairs = list(_state_pairs(self.described, self.learner.layer, 1))
@@ -121,10 +125,7 @@ class Compiled:
         """Run checked steps: the outputs, and what went wrong at which step, if anything did."""
         learner, T, B = self.learner, len(steps.x), steps.x.shape[1]
         stream, dtype = self.open(B, steps.symbols), learner.layer.dtype
-        O = stream.layout.outputs
-        targets, mask = steps.targets, steps.mask
-        if targets is not None:
-            targets = targets_of(learner.loss, targets, mask, O, dtype)
+        O, targets, mask = stream.layout.outputs, self.typed(steps).targets, steps.mask
         flags = torch.zeros(T, dtype=torch.uint8)
         if steps.scored is not None:
             flags[steps.scored] = words.SCORED | words.KEPT
@@ -148,18 +149,72 @@ class Compiled:
         losses[done] = math.nan
         return kept[: stream.table[words.kept_used]], (self._failure(stream), done)
 
+    def _weight_jobs(self, stream: Stream) -> array:
+        """The transfers of all parameters, made anew where one has moved."""
+        places = [w.parameter.data_ptr() for w in self.described.weights]
+        if self._weight_words is None or places != self._weight_places:
+            jobs = [stream.weight_job(w.parameter, w.places) for w in self.described.weights]
+            self._weight_places, self._weight_words = places, array("q", [word for job in jobs for word in job])
+        return self._weight_words
+
+    def step(self, x: Tensor, target: Tensor | None) -> Tensor | None:
+        """One step of B streams, planned: x (B, I), target (B, O). None if it must go another way: as a chunk."""
+        learner, stream = self.learner, self.stream
+        dtype = x.dtype
+        if stream is None or not self.ahead or dtype != stream.samples.dtype or learner.detector is not None:
+            return None
+        B, O = stream.batch, stream.layout.outputs
+        if x.shape != (B, learner.layer.input_size) or not x.is_contiguous() or stream.network.symbols:
+            return None
+        if target is not None and (target.dtype != dtype or target.shape != (B, O) or not target.is_contiguous()):
+            return None
+        update = (learner.steps + 1) % learner.every == 0
+        self._flags[0] = words.KEPT | (words.SCORED if target is not None else 0) | (words.UPDATE if update else 0)
+        kept, table = torch.empty(B, O, dtype=dtype), stream.table
+        for name in (words.mask, words.active, words.reset, words.classes, words.kept_used, words.targets_used):
+            table[name] = 0
+        table[words.status], table[words.x], table[words.kept] = words.DONE, x.data_ptr(), kept.data_ptr()
+        table[words.targets] = 0 if target is None else target.data_ptr()
+        table[words.flags], table[words.losses] = self._flags.buffer_info()[0], self._losses.buffer_info()[0]
+        self._counters(stream, out=False)
+        jobs, updates = self._weight_jobs(stream), learner.updates
+        stream.transfer_all(jobs, out=False)
+        self.moments.read(stream)
+        status = stream.run(0, 1)
+        if table[words.updates] != updates:
+            stream.transfer_all(jobs, out=True)
+            self.moments.write(stream)
+        learner.steps += status == words.DONE
+        self._counters(stream, out=True)
+        if status != words.DONE:
+            raise ValueError(self._failure(stream))
+        return kept
+
+    @property
+    def batch(self) -> int | None:
+        """B of the stream so far."""
+        return None if self.stream is None or not self.learner.steps else self.stream.batch
+
+    def typed(self, steps: Steps) -> Steps:
+        """The steps with targets in the engine's types."""
+        if steps.targets is None:
+            return steps
+        learner, outputs = self.learner, self.described.layout.outputs
+        targets = targets_of(learner.loss, steps.targets, steps.mask, outputs, learner.layer.dtype)
+        return steps._replace(targets=targets)
+
     def _counters(self, stream: Stream, out: bool) -> None:
         learner, table, numbers = self.learner, stream.table, stream.numbers
         if not out:
             table[words.updates], table[words.skipped] = learner.updates, learner.skipped
             table[words.scored], table[words.skipped_in_a_row] = learner._scored, learner._skipped_in_a_row
             table[words.warn] = 0
-            found = (learner.gradient_norm, self.learner.clip or 0.0, learner.loss_now, learner.running_loss, HORIZON)
-            numbers[:] = torch.tensor(found, dtype=torch.float64)
+            found = (learner.gradient_norm, learner.clip or 0.0, learner.loss_now, learner.running_loss, HORIZON)
+            numbers[:] = array("d", found)
             return
         learner.updates, learner.skipped = table[words.updates], table[words.skipped]
         learner._scored, learner._skipped_in_a_row = table[words.scored], table[words.skipped_in_a_row]
-        learner.gradient_norm, _, learner.loss_now, learner.running_loss, _ = numbers.tolist()
+        learner.gradient_norm, _, learner.loss_now, learner.running_loss, _ = numbers
         if table[words.warn]:
             warn_skipped(words.SKIPS)
 
@@ -176,8 +231,8 @@ class Compiled:
 
     def run(self, stream: Stream, chunk: Chunk) -> int:
         """Run a chunk; returns the number of steps done. The stream's table says why, if not all."""
-        weights = [stream.weight_job(w.parameter, w.places) for w in self.described.weights]
-        stream.transfer(weights, out=False)
+        weights = self._weight_jobs(stream)
+        stream.transfer_all(weights, out=False)
         self.moments.read(stream)
         steps, done = len(chunk.flags), 0
         updates = stream.table[words.updates]
@@ -194,7 +249,7 @@ class Compiled:
                 done = last
         finally:
             self.ahead = True
-            stream.transfer(weights, out=True)
+            stream.transfer_all(weights, out=True)
             if stream.table[words.updates] != updates:
                 self.moments.write(stream)
         return done

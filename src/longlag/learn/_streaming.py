@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -167,6 +168,34 @@ class Streaming:
             outputs = self._in_python(steps)
         return outputs.squeeze(1) if steps.single else outputs
 
+    def _one(
+        self,
+        x: Tensor,
+        target: Tensor | None,
+        mask: Tensor | None,
+        active: Tensor | None,
+        reset: Tensor | None,
+        teacher: Tensor | None,
+    ) -> Tensor:
+        """One step of B streams, compiled where the engine serves it."""
+        learner: Any = self
+        road = self._road() if teacher is None else None
+        if road is not None:
+            given = (mask, active, reset)
+            output = road.step(x, target) if given == (None, None, None) else None
+            if output is not None:
+                return output
+            try:  # the step in Python says what is wrong with an argument
+                rows = mapped(lambda value: value.unsqueeze(0), (x, target, *given, None, None))
+                steps = road.typed(_chunk.checked(learner.layer, *rows))
+            except (TypeError, ValueError):
+                steps = None
+            if steps is not None and road.batch in (None, x.shape[0]):
+                with contextlib.suppress(Unsupported):
+                    return self._in_compiled(road, steps)[0]
+        x = _chunk.dense(x, learner.layer)
+        return learner._step(x, target, mask, active=active, reset=reset, teacher=teacher)
+
     def _in_python(self, steps: Steps) -> Tensor:
         learner: Any = self
         outputs: list[Tensor] = []
@@ -178,7 +207,7 @@ class Streaming:
             active, reset = (None if value is None else value[t] for value in (steps.active, steps.reset))
             wanted = None if steps.update is None else bool(steps.update[t])
             try:
-                x = steps.dense_x(t, learner.layer)
+                x = _chunk.dense(steps.x[t], learner.layer)
                 output = learner._step(x, target, mask, active=active, reset=reset, update=wanted)
             except ValueError as error:
                 kept = torch.stack(outputs) if outputs else torch.empty(0)
