@@ -15,8 +15,8 @@ os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_paralleli
 from collections.abc import Callable
 from typing import Any
 
-import jax
-import jax.numpy as jnp
+import jax  # pyright: ignore[reportMissingImports]
+import jax.numpy as jnp  # pyright: ignore[reportMissingImports]
 import numpy as np
 
 Step = Callable[[Any, Any], tuple[Any, Any]]
@@ -136,7 +136,7 @@ def structured(kind: str, H: int, lr: float, cut: bool = False) -> tuple[Step, C
                     E[q].append(sum((of_past[k][:, None] * before[k][g] for k in parts), start=direct))
                 else:
                     e = (folded @ before["y"][g].reshape(H, -1)).reshape(before["y"][g].shape)
-                    e = sum((of_past[k][:, None, None] * before[k][g] for k in parts), start=e)
+                    e: Any = sum((of_past[k][:, None, None] * before[k][g] for k in parts), start=e)
                     E[q].append(e.at[units, units].add(direct))
         loss, dy, r = head(r, new["y"], t, lr)
         G = [dy[:, None] * e if cut else jnp.tensordot(dy, e, 1) for e in E["y"]]

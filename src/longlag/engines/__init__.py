@@ -1,7 +1,8 @@
-"""Engines run a cell over time: plain torch (`reference`), compiled kernels (`cpu`), torch's own kernels (`torch`)."""
+"""Engines run a cell over time: plain torch (`reference`), compiled (`cpu`), torch's (`torch`), Triton (`gpu`)."""
 
 from longlag.cells import Cell, register_printer
-from longlag.engines import _operators as _operators  # registers them with torch
+from longlag.engines import _gpu as _gpu  # registers operators with torch
+from longlag.engines import _operators as _operators  # the same
 from longlag.engines._arguments import DtypeError as DtypeError
 from longlag.engines._arguments import Norm as Norm
 from longlag.engines._arguments import ShapeError as ShapeError
@@ -12,6 +13,7 @@ from longlag.engines._choose import choose as choose
 from longlag.engines._for_cells import check_for_cells as check_for_cells
 from longlag.engines._for_cells import choose_for_cell as choose_for_cell
 from longlag.engines._operators import one_by_one as one_by_one
+from longlag.engines._run import join as join
 from longlag.engines._run import run as run
 from longlag.engines._run import run_blocks as run_blocks
 from longlag.engines._run import run_jordan as run_jordan
@@ -25,3 +27,12 @@ def _cpu_source(cell: Cell) -> str:
 
 
 register_printer("cpu", _cpu_source)
+
+
+def _gpu_source(cell: Cell) -> str:
+    from longlag.engines.gpu import build, plan
+
+    return build.source(cell, plan.plan(cell, 64, 4, False).kind, norm=False)
+
+
+register_printer("gpu", _gpu_source)

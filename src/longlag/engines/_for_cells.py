@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from longlag.cells import Cell
-from longlag.engines import _choose
+from longlag.engines import _choose, _exporting
 from longlag.engines._arguments import Weights
 
-NAMES = ("reference", "cpu", "torch")
+NAMES = ("reference", "cpu", "torch", "gpu")
 
 
 def check_for_cells(owner: str, request: str) -> None:
@@ -34,10 +34,15 @@ def choose_for_cell(
     Args:
         request: ``"auto"``, or the name of an engine. If it cannot run the call, a ValueError gives the reason.
     """
-    if request in ("reference", "cpu") or (request == "auto" and x.is_cpu):
+    if request in ("reference", "cpu") or (request == "auto" and (x.is_cpu or _exporting.to_onnx())):
+        if request != "reference" and not cell.reads_only_y:
+            why = f"U of the cell {cell.name} reads more than the outputs before, {', '.join(map(str, cell.sources))}"
+            if request == "cpu":
+                raise ValueError(f"engine 'cpu' cannot serve this call: {why}; engine='reference' can")
+            return "reference", why
         return _choose.choose(request, x)
     found = {}
-    for engine in ("torch",) if request == "auto" else (request,):
+    for engine in ("torch", "gpu") if request == "auto" else (request,):
         found[engine] = _obstacle(engine, cell, x, w, state, mask, reset)
         if found[engine] is None:
             return engine, _WHY[engine] if request == "auto" else "asked for by name"
@@ -46,7 +51,10 @@ def choose_for_cell(
     return "reference", "; ".join(f"engine '{engine}': {why}" for engine, why in found.items())
 
 
-_WHY = {"torch": "torch's own kernels compute this cell"}
+_WHY = {
+    "torch": "torch's own kernels compute this cell",
+    "gpu": "Triton kernels printed from the cell's equations",
+}
 
 
 def _obstacle(
@@ -62,6 +70,10 @@ def _obstacle(
         if tensor is not None and (tensor.dtype is not x.dtype or tensor.device != x.device):
             what = f"{x.dtype} on {x.device} and {tensor.dtype} on {tensor.device}"
             return f"all tensors must have one dtype and device, got {what}"
-    from longlag.engines.builtin import run as builtin
+    if engine == "torch":
+        from longlag.engines.builtin import run as builtin
 
-    return builtin.obstacle(cell, x, w, mask, reset)
+        return builtin.obstacle(cell, x, w, mask, reset)
+    from longlag.engines.gpu.obstacles import obstacle
+
+    return obstacle(cell, x, w.W.shape[0] // len(cell.input_gates), w.norm is not None, (*w.tensors(), *state, mask))

@@ -27,6 +27,7 @@ def run(
     lengths: Tensor | None = None,
     reset: Tensor | None = None,
     reverse: bool = False,
+    numbers: Sequence[Tensor] = (),
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Run a cell over time on the requested engine.
 
@@ -34,24 +35,39 @@ def run(
         x: inputs (T, B, I).
         w: the weights.
         state: the initial state, each part (B, H) or None for zeros; an empty sequence for all zeros.
-        mask, lengths, reset, reverse: see `reference.run`.
+        mask, lengths, reset, reverse, numbers: see `reference.run`.
 
     Returns:
         outputs (T, B, H) and the final state, each part (1, B, H): a layer's share of a stack's state.
     """
     engine = choose_for_cell(request, cell, x, w, state, mask=mask, reset=reset)[0]
     if engine == "cpu":
-        results = _cpu().run(cell, x, w, state, mask, lengths, reset, reverse)
+        results = _cpu().run(cell, x, w, state, mask, lengths, reset, reverse, numbers)
         if results is not None:
             return results
-        choose(request, x, *w.tensors(), *state, mask)  # raises with the reason if the CPU engine was requested by name
+        choose(
+            request, x, *w.tensors(), *state, mask, *numbers
+        )  # raises with the reason if the CPU engine was requested by name
     elif engine == "torch":
         from longlag.engines.builtin import run as builtin
 
         return builtin.run(cell, x, w, state, lengths, reverse)
+    elif engine == "gpu":
+        from longlag.engines.gpu import operators  # loads Triton
+
+        return operators.run(cell, x, w, state, mask, lengths, reset, reverse)
     if _exporting.to_onnx() and _onnx.same(cell, x, w, mask, reset):
         return _onnx.run(cell, x, w, state, lengths, reverse)
-    return reference.run_weights(cell, x, w, state, mask=mask, lengths=lengths, reset=reset, reverse=reverse)
+    return reference.run_weights(
+        cell, x, w, state, mask=mask, lengths=lengths, reset=reset, reverse=reverse, numbers=numbers
+    )
+
+
+def join(weights: Sequence[Tensor]) -> None:
+    """Move W, U and biases into one block of memory, in order, as torch's own kernels want them; values stay."""
+    from longlag.engines.builtin import run as builtin
+
+    builtin.join(weights)
 
 
 def run_blocks(

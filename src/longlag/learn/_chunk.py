@@ -12,7 +12,7 @@ from longlag.layers import Layer, validation
 
 
 class StreamError(ValueError):
-    """A step of a chunk cannot be learned from. Parameters, state and trace are those before the step.
+    """A step of a chunk cannot be learned from. Parameters are those before the step.
 
     Attributes:
         step: its number in the chunk.

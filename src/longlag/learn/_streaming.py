@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from longlag.layers import State, validation
+from longlag.layers import Layer, State, validation
 from longlag.learn import _chunk
 from longlag.learn._chunk import Steps, StreamError
 from longlag.learn._rule import Trace, Unsupported
-from longlag.learn._state import from_numpy
+from longlag.learn._state import from_numpy, mapped
 
 if TYPE_CHECKING:
     from longlag.learn._compiled import Compiled
@@ -147,7 +147,7 @@ class Streaming:
 
         Raises:
             StreamError: an input, a state or a loss was not finite. Its ``step`` says where, its ``outputs`` are those
-                of the steps before; parameters, state and trace are those before that step, and learning may go on.
+                of the steps before, and so are the parameters; after such a loss, learning may go on at the next step.
 
         >>> import torch, longlag as ll
         >>> layer, readout = ll.LocalFeedback(1, 8), torch.nn.Linear(8, 1)
@@ -196,6 +196,32 @@ class Streaming:
         x = _chunk.dense(x, learner.layer)
         return learner._step(x, target, mask, active=active, reset=reset, teacher=teacher)
 
+    def predict(self, xs: Tensor, *, reset: Tensor | None = None, wanted: Tensor | None = None) -> Tensor:
+        """The outputs for whole sequences with the weights as they are, from the initial state on.
+
+        Nothing is learned, and the stream's state and trace stay as they are.
+
+        Args:
+            xs, reset: as in `run`.
+            wanted: (T,) the steps whose outputs are returned; None: all.
+
+        Returns:
+            The outputs (T, B, l), one row for every wanted step; NaN from the first input on that is not finite.
+        """
+        learner: Any = self
+        steps = _chunk.checked(learner.layer, xs, None, None, None, reset, None, wanted)
+        steps = steps._replace(scored=wanted, update=None)
+        road = self._road()
+        if road is not None:
+            outputs = road.predict(steps)
+        else:
+            x = _chunk.dense(steps.x, learner.layer)
+            with torch.no_grad():
+                y, _ = learner.layer.for_analysis()(x, reset=steps.reset)
+                outputs = y if learner.readout is None else learner.readout(y)
+            outputs = outputs if wanted is None else outputs[wanted]
+        return outputs.squeeze(1) if steps.single else outputs
+
     def _in_python(self, steps: Steps) -> Tensor:
         learner: Any = self
         outputs: list[Tensor] = []
@@ -240,4 +266,12 @@ def warn_skipped(skips: int) -> None:
         "being learned. A smaller learning rate or clip= may help",
         RuntimeWarning,
         stacklevel=4,
+    )
+
+
+def diverged(layer: Layer, part: str, step: int) -> str:
+    """The message about a state that is not finite."""
+    return (
+        f"Online: the state {part} of {layer.class_name} is not finite after step {step}: the layer has diverged. A "
+        "smaller learning rate, clip=, or bounded feedback (constrain='forget') prevents this"
     )

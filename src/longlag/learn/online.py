@@ -14,7 +14,7 @@ from longlag.layers import Layer, validation
 from longlag.learn import _saving
 from longlag.learn._rule import Rule
 from longlag.learn._state import from_numpy, mapped
-from longlag.learn._streaming import HORIZON, Streaming, warn_skipped
+from longlag.learn._streaming import HORIZON, Streaming, diverged, warn_skipped
 
 SKIPS = 10  # skipped updates in a row that cause a warning
 
@@ -161,11 +161,7 @@ class Online(Streaming):
         parts = () if self.state is None else spec.parts(self.state)
         for name, part in zip(spec.names, parts):
             if not (math.isfinite(part.sum()) or bool(torch.isfinite(part).all())):
-                raise ValueError(
-                    f"Online: the state {name} of {self.layer.class_name} is not finite after step {self.steps}: the "
-                    "layer has diverged. A smaller learning rate, clip=, or bounded feedback (constrain='forget') "
-                    "prevents this"
-                )
+                raise ValueError(diverged(self.layer, name, self.steps))
 
     def _learn(self, y: Tensor, target: Tensor | None, mask: Tensor | None) -> Tensor:
         """The output; if there is a target, gradients are added to those of the next update."""

@@ -33,6 +33,8 @@ def _kernels() -> dict[str, str]:
 
 def obstacle(cell: Cell, x: Tensor, w: Weights, mask: Tensor | None, reset: Tensor | None) -> str | None:
     """The reason why torch's kernels cannot run a call; None if they can."""
+    if torch.compiler.is_compiling():
+        return "torch.compile does not trace torch's recurrent kernels"
     if cell.key not in _kernels():
         return f"torch has no kernel for the cell {cell.name}"
     options = {"layer normalisation": w.norm, "recurrent dropout": mask, "resets": reset}
@@ -41,8 +43,6 @@ def obstacle(cell: Cell, x: Tensor, w: Weights, mask: Tensor | None, reset: Tens
             return f"torch's kernels have no {name}"
     if not x.shape[1]:
         return "torch's kernels need at least one sequence"
-    if torch.compiler.is_compiling():
-        return "torch.compile does not trace torch's recurrent kernels"
     if _private.transforms_active() or _private.forward_mode_active():
         return "torch's kernels have no rules for torch.func transforms and forward-mode derivatives"
     return None
@@ -61,14 +61,19 @@ def run(
     kernel = functools.partial(recurrent_kernel(_kernels()[cell.key]), cell, _one_block(weights))
     if reverse:
         x = _reversed(x, lengths)
-    with torch.autocast(x.device.type, enabled=False):  # like every engine: in the precision of the weights
-        if lengths is None:
-            y, ends = kernel(x, first)
-        elif len(first) == 1:
-            y, ends = _padded(kernel, x, first, lengths)
-        else:
-            y, ends = _packed(kernel, x, first, lengths)
+    device = x.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        with torch.autocast(device, enabled=False):  # like every engine: in the precision of the weights
+            y, ends = _over_time(kernel, x, first, lengths)
+    else:
+        y, ends = _over_time(kernel, x, first, lengths)
     return (_reversed(y, lengths) if reverse else y), ends
+
+
+def _over_time(kernel: Any, x: Tensor, first: State, lengths: Tensor | None) -> tuple[Tensor, State]:
+    if lengths is None:
+        return kernel(x, first)
+    return (_padded if len(first) == 1 else _packed)(kernel, x, first, lengths)
 
 
 def _padded(kernel: Any, x: Tensor, first: State, lengths: Tensor) -> tuple[Tensor, State]:
@@ -108,12 +113,28 @@ def _reversed(x: Tensor, lengths: Tensor | None) -> Tensor:
 
 def _one_block(weights: list[Any]) -> list[Tensor]:
     """On CUDA the weights as parts of one block of memory; otherwise cuDNN copies them at every call, and warns."""
-    if not weights[0].is_cuda or _private.modes_active():
+    if not weights[0].is_cuda or _private.modes_active() or _together(weights):
         return weights
-    sizes, storage = [w.numel() for w in weights], weights[0].untyped_storage()
-    wanted = [storage.data_ptr() + sum(sizes[:k]) * w.element_size() for k, w in enumerate(weights)]
-    whole = storage.nbytes() == sum(sizes) * weights[0].element_size() and all(w.is_contiguous() for w in weights)
-    if whole and [w.data_ptr() for w in weights] == wanted:
-        return weights
-    block = torch.cat([w.reshape(-1) for w in weights]).split(sizes)
+    block = torch.cat([w.reshape(-1) for w in weights]).split([w.numel() for w in weights])
     return [part.view(w.shape) for part, w in zip(block, weights)]
+
+
+def _together(weights: Sequence[Tensor]) -> bool:
+    """Whether the weights follow each other in memory of their own."""
+    storage, at, size = weights[0].untyped_storage(), weights[0].data_ptr(), weights[0].element_size()
+    if at != storage.data_ptr() or storage.nbytes() != size * sum(w.numel() for w in weights):
+        return False
+    for w in weights:
+        if w.data_ptr() != at or not w.is_contiguous():
+            return False
+        at += w.numel() * size
+    return True
+
+
+@torch.no_grad()
+def join(weights: Sequence[Tensor]) -> None:
+    """Move parameters into one block of memory, in order, as ``torch.nn.LSTM`` does on CUDA; values stay."""
+    if len({(w.dtype, w.device) for w in weights}) == 1 and not _together(weights):
+        block = torch.cat([w.reshape(-1) for w in weights]).split([w.numel() for w in weights])
+        for w, part in zip(weights, block):
+            w.data = part.view(w.shape)

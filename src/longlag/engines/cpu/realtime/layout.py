@@ -51,7 +51,7 @@ class Layout:
         rows = self.sample + self._whole(D)
         E = self._whole(rows + self.rows[k].count * S)
         offsets = self.numbers, P, self.sample, rows, E
-        traced = int(bool(group.loop))
+        traced = int(bool(group.loop) or group.rule == RULE)
         more = gates * tiles, lanes, params * S, traced
         self.sizes.append(Sizes(group.units, tiles, D, inputs, group.ones, *offsets, *more))
         self.numbers = P + params * S

@@ -156,7 +156,8 @@ def kernel_for(plan: Plan) -> Callable[..., None]:
                 back(table, v, True)
                 if symbols:
                     mark(table, v)
-            sweep(table, v, scored)
+            if table[at.frozen] == 0:
+                sweep(table, v, scored)
             keep(table, v, 0)
             feed_back(table, v, 0)
 

@@ -26,7 +26,8 @@ from typing import NamedTuple
 # in a sample's memory: what is fed back; the output and its error
 (fed, answer) = range(45, 47)
 blocks = 47  # address of the words of `blocks`
-END = 48  # the first group's sizes
+frozen = 48  # whether weights are frozen: no gradients, no traces
+END = 49  # the first group's sizes
 
 # numbers (float64): norm of the last gradient; largest norm, 0 for none; the last loss; its exponential mean, over
 # some `HORIZON` steps

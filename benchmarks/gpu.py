@@ -1,0 +1,355 @@
+"""The GPU engine: correctness against the float64 reference, then times beside the peers and the limit of the chip.
+
+    python benchmarks/gpu.py [--check] [--rows]       about five minutes on an H200; --check: correctness only
+
+Times are medians of CUDA events, forward and backward, in ms. "limit" is the larger of bytes over the copy bandwidth
+and operations over the rate of matrix products, both measured here. --rows appends to benchmarks/results.csv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import sys
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import longlag as ll
+from longlag import cells, engines
+from longlag.cells import sigmoid, tanh
+from longlag.engines import Norm, Weights, reference
+from longlag.engines.gpu import run as gpu
+from longlag.engines.gpu.plan import plan
+
+SIZES = [(100, 32, 64, 128), (1000, 8, 32, 64), (1024, 16, 256, 256), (200, 32, 256, 512)]
+SCAN = (4096, 8, 1536)  # T, B, units: the size of accelerated-scan's figures
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+rows: list[tuple[str, float, float | None]] = []  # name, ms, baseline ms
+
+
+@ll.cell(gates="a z")
+def user_cell(a, z, y):
+    """A user's cell: one gate of its own."""
+    return sigmoid(z) * y + (1 - sigmoid(z)) * tanh(a)
+
+
+@ll.cell(gates="a z", dense=False)
+def user_local(a, z, y):
+    """The same without U: linear in y, so it runs as a scan."""
+    return sigmoid(z) * y + (1 - sigmoid(z)) * tanh(a)
+
+
+def milliseconds(run: Callable[[], Any], repeats: int = 10) -> float:
+    """The median over CUDA events, after three warm-up runs (the second captures graphs)."""
+    for _ in range(3):
+        run()
+    times = []
+    for _ in range(repeats):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        run()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+    return statistics.median(times)
+
+
+def in_turns(*runs: Callable[[], Any]) -> list[float]:
+    """Medians of runs that alternate."""
+    times = [[milliseconds(run, 1) for run in runs] for _ in range(20)]
+    return [statistics.median(column) for column in zip(*times)]
+
+
+# --------------------------------------------------------------------------------------------------- correctness
+
+
+def draw(cell: cells.Cell, T: int, B: int, inputs: int, H: int, norm: bool, seed: int) -> list[Any]:
+    """A problem in float64 on the GPU: x, W, b, U, state, params, γ, β."""
+    generator = torch.Generator("cuda").manual_seed(seed)
+
+    def uniform(*shape: int, scale: float = 1.0) -> Tensor:
+        return (torch.rand(shape, generator=generator, device="cuda", dtype=torch.float64) * 2 - 1) * scale
+
+    gx, gy, G = len(cell.input_gates), len(cell.recurrent_gates), len(cell.gates)
+    return [
+        uniform(T, B, inputs), uniform(gx * H, inputs, scale=inputs**-0.5),
+        (uniform(gx * H, scale=0.5), uniform(gy * H, scale=0.5)) if cell.dense else uniform(gx * H, scale=0.5),
+        uniform(gy * H, H, scale=H**-0.5) if cell.dense else None,
+        [uniform(B, H) for _ in cell.fed_back], [0.9 + uniform(H, scale=0.1) for _ in cell.params],
+        (uniform(G, H), uniform(G, H)) if norm else None,
+    ]  # fmt: skip
+
+
+def results(engine: str, cell: cells.Cell, problem: list[Any], dtype: torch.dtype, how: dict[str, Any]) -> list[Tensor]:
+    """Outputs, final states and gradients of everything."""
+    leaves: list[Tensor] = []
+
+    def leaf(value: Any) -> Any:
+        if value is None:
+            return None
+        if isinstance(value, tuple | list):
+            return type(value)(leaf(each) for each in value)
+        leaves.append(value.to(dtype).requires_grad_())
+        return leaves[-1]
+
+    x, W, b, U, state, params, norm = leaf(problem)
+    w = Weights(W, b, U, None, tuple(params), Norm(norm[0], norm[1], 1e-5) if norm else None)
+    how = {**how, "mask": None if how["mask"] is None else how["mask"].to(dtype)}
+    y, ends = engines.run(engine, cell, x, w, state, **how)
+    generator = torch.Generator("cuda").manual_seed(7)
+    seen = [y, *ends]
+    draws = [torch.randn(v.shape, generator=generator, device="cuda", dtype=torch.float64) for v in seen]
+    loss = torch.stack([(v * d.to(v)).sum() for v, d in zip(seen, draws)]).sum()
+    return [*seen, *torch.autograd.grad(loss, leaves)]
+
+
+def worst(ours: list[Tensor], exact: list[Tensor]) -> float:
+    """The largest error, relative to the largest entry of each tensor."""
+    return max(float(((a - b).abs().max() / b.abs().max().clamp(min=1e-3)).detach()) for a, b in zip(ours, exact))
+
+
+def check() -> int:
+    """Every kind of loop and every option; returns the number of failures."""
+    failed, seed = 0, 0
+    cases = [
+        (cells.lstm, 37), (cells.lstm, 64), (cells.lstm, 130), (cells.gru, 100), (cells.elman, 128), (cells.leaky, 45),
+        (user_cell, 300), (cells.net_feedback, 70), (cells.activation_feedback, 70), (user_local, 33),
+    ]  # fmt: skip
+    for (cell, H), dtype, norm in itertools.product(cases, TOLERANCE, (False, True)):
+        kind, found = plan(cell, H, dtype.itemsize, norm and cell.dense).kind, 0.0
+        for given, reverse in itertools.product((False, True), repeat=2):
+            seed += 1
+            T, B = 19, 21
+            problem = draw(cell, T, B, 13, H, norm, seed)
+            generator = torch.Generator("cuda").manual_seed(seed)
+            how: dict[str, Any] = {"mask": None, "lengths": None, "reset": None, "reverse": reverse}
+            if given:
+                how["mask"] = (torch.rand(B, H, generator=generator, device="cuda") < 0.7).double()
+                how["lengths"] = torch.randint(1, T + 1, (B,), generator=generator, device="cuda")
+                how["reset"] = torch.rand(T, B, generator=generator, device="cuda") < 0.2
+            narrow = [_rounded(part, dtype) for part in problem]
+            exact = results("reference", cell, narrow, torch.float64, how)
+            for _ in range(3):  # directly, at the capture of a graph, by its replay
+                ours = results("gpu", cell, narrow, dtype, how)
+                again = results("gpu", cell, narrow, dtype, how)
+                found = max(found, worst(ours, exact))
+                if not all(torch.equal(a, b) for a, b in zip(ours, again)):
+                    print(f"NOT DETERMINISTIC {cell.name} {kind}")
+                    failed += 1
+        fine = found <= TOLERANCE[dtype]
+        failed += not fine
+        state = "ok    " if fine else "FAILED"
+        print(
+            f"{state} {cell.name:20} {kind:9} H={H:<4} {str(dtype)[6:]:9} norm={norm!s:5} error {found:.1e}", flush=True
+        )
+    for kind, theirs in ((ll.LSTM, nn.LSTM), (ll.GRU, nn.GRU), (ll.Elman, nn.RNN)):
+        ours, peer = kind(13, 37, device="cuda"), theirs(13, 37, device="cuda")
+        ours.load_state_dict(peer.state_dict())
+        x = torch.randn(19, 5, 13, device="cuda")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # cuDNN warns when weights are not in one block
+            error = worst([ours(x)[0]], [peer(x)[0]])
+            lengths = torch.tensor([19, 3, 7, 1, 12], device="cuda")
+            reference = kind(13, 37, device="cuda", engine="reference")
+            reference.load_state_dict(peer.state_dict())
+            error = max(error, worst([ours(x, lengths=lengths)[0]], [reference(x, lengths=lengths)[0]]))
+        print(f"{kind.__name__}: {ours.engine_for(x)}; difference from torch.nn and the reference {error:.1e}")
+        failed += not error <= 2e-3  # cuDNN computes in tf32
+    layer = ll.Recurrent(user_cell, 5, 20, device="cuda")
+    x = torch.randn(7, 3, 5, device="cuda")
+    y = torch.compile(layer, backend="aot_eager", fullgraph=True)(x)[0]
+    print(f"torch.compile, one graph: {worst([y], [layer(x)[0]]):.1e}; {layer.engine_for(x)}")
+    print(f"{failed} failed", flush=True)
+    return failed
+
+
+def _rounded(part: Any, dtype: torch.dtype) -> Any:
+    if isinstance(part, tuple | list):
+        return type(part)(_rounded(each, dtype) for each in part)
+    return None if part is None else part.to(dtype).double()
+
+
+# --------------------------------------------------------------------------------------------------------- times
+
+
+def training(layer: Any, x: Tensor, **how: Any) -> Callable[[], None]:
+    """Forward and backward from a given gradient of the outputs."""
+    d = torch.randn(*x.shape[:2], layer.hidden_size, device=x.device, dtype=x.dtype)
+    wanted = list(layer.parameters())
+
+    def run() -> None:
+        torch.autograd.grad(layer(x, **how)[0], wanted, d)
+
+    return run
+
+
+def chip() -> tuple[float, dict[torch.dtype, float]]:
+    """Copy bandwidth in bytes per ms (read and written) and rates of matrix products in operations per ms."""
+    big = torch.randn(2**28, device="cuda")
+    other, rates = torch.empty_like(big), {}
+    bandwidth = 2 * big.nbytes / milliseconds(partial(other.copy_, big))
+    del big, other
+    for dtype in TOLERANCE:
+        a = torch.randn(8192, 8192, device="cuda", dtype=dtype)
+        rates[dtype] = 2 * 8192**3 / milliseconds(lambda a=a: a @ a, 5)
+    return bandwidth, rates
+
+
+def limit(cell: cells.Cell, size: tuple[int, int, int, int], dtype: torch.dtype, machine: Any) -> float:
+    """The cost model, forward and backward in ms: every array once, every product at the measured rate.
+
+    Forward reads x and writes net, saved, source, y and the states; backward reads these and d y and writes d net,
+    d rec; then the products for W, x and U.
+    """
+    (T, B, inputs, H), (bandwidth, rates) = size, machine
+    gx, gy, G, S = len(cell.input_gates), len(cell.recurrent_gates), len(cell.gates), len(cell.states)
+    per_unit = (3 * gx + (2 * G + gy + 2) * cell.dense + 4) * dtype.itemsize + 2 * 4 * S
+    moved = T * B * (H * per_unit + 3 * inputs * dtype.itemsize)
+    work = 2 * T * B * H * (3 * gx * inputs + 3 * gy * H)
+    return max(moved / bandwidth, work / rates[dtype])
+
+
+def note(name: str, ms: float, *, over: float | None = None, bound: float | None = None) -> None:
+    """Print a time; ``over``: the peer's time."""
+    ratio = (
+        "" if over is None else f"   1/{over / ms:.1f} of the peer" if over > ms else f"   {ms / over:.2f} of the peer"
+    )
+    least = "" if bound is None else f"   limit {bound:.3f} ({ms / bound:.0f} times)"
+    print(f"{name:58} {ms:9.3f} ms{ratio}{least}", flush=True)
+    rows.append((name, ms, over))
+
+
+def loop_graph(layer: Any, x: Tensor) -> Callable[[], None]:
+    """The reference loop, forward and backward, as one CUDA graph."""
+    wanted, d = list(layer.parameters()), torch.randn(*x.shape[:2], layer.hidden_size, device=x.device, dtype=x.dtype)
+    work, graph = training(layer, x), torch.cuda.CUDAGraph()
+    work()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        torch.autograd.grad(layer(x)[0], wanted, d)
+    return graph.replay
+
+
+def compiled_step(layer: Any, x: Tensor) -> Callable[[], None]:
+    """A loop over a step compiled by torch.compile."""
+    cell, wanted = layer.cell, list(layer.parameters())
+    d = torch.randn(*x.shape[:2], layer.hidden_size, device=x.device, dtype=x.dtype)
+    w = layer.weights(0)
+    step = torch.compile(lambda net, y: reference.step(cell, net, w.U, (y,), ())[0])
+
+    def run() -> None:
+        own = layer.weights(0)
+        nets = reference.net_inputs(cell, x, own.W, own.b)
+        y, outputs = x.new_zeros(x.shape[1], layer.hidden_size), []
+        for net in nets.unbind(0):
+            y = step(net, y)
+            outputs.append(y)
+        torch.autograd.grad(torch.stack(outputs), wanted, d, allow_unused=True)
+
+    return run
+
+
+def dense(machine: Any) -> None:
+    """The four sizes."""
+    for size in SIZES:
+        T, B, inputs, H = size
+        x = torch.randn(T, B, inputs, device="cuda")
+        where = f"T={T} B={B} I={inputs} H={H}"
+        for kind, theirs in ((ll.LSTM, nn.LSTM), (ll.GRU, nn.GRU)):
+            peer, ours = theirs(inputs, H, device="cuda"), kind(inputs, H, device="cuda")
+            mine, base = in_turns(training(ours, x), training(peer, x))
+            note(f"{kind.__name__} auto / nn.{theirs.__name__} ({base:.3f} ms), {where}", mine, over=base)
+            ours.engine = "gpu"
+            bound = limit(ours.cell, size, torch.float32, machine)
+            note(
+                f"{kind.__name__} gpu / nn.{theirs.__name__}, {where}",
+                milliseconds(training(ours, x)),
+                over=base,
+                bound=bound,
+            )
+        layer = ll.Recurrent(user_cell, inputs, H, device="cuda", engine="reference")
+        loop = milliseconds(training(layer, x), 3)
+        note(f"user's cell, python loop, {where}", loop)
+        if T <= 200:
+            for name, make in (("CUDA graph of the loop", loop_graph), ("compiled step", compiled_step)):
+                try:
+                    note(f"user's cell, {name}, {where}", milliseconds(make(layer, x), 5), over=loop)
+                except Exception as error:
+                    print(f"{name}: {type(error).__name__}: {str(error)[:200]}")
+        for dtype in TOLERANCE:
+            layer = ll.Recurrent(user_cell, inputs, H, device="cuda", dtype=dtype, engine="gpu")
+            kind, bound = plan(user_cell, H, dtype.itemsize, False).kind, limit(user_cell, size, dtype, machine)
+            name = f"user's cell, gpu ({kind}), {str(dtype)[6:]}, {where}"
+            note(name, milliseconds(training(layer, x.to(dtype))), over=loop, bound=bound)
+        layer = ll.LSTM(inputs, H, norm="layer", device="cuda")
+        loop_layer = ll.LSTM(inputs, H, norm="layer", device="cuda", engine="reference")
+        loop = milliseconds(training(loop_layer, x), 2)
+        note(f"LSTM with norm / its loop, {where}", milliseconds(training(layer, x)), over=loop)
+        reset = torch.rand(T, B, device="cuda") < 0.05
+        note(f"LSTM with resets, {where}", milliseconds(training(ll.LSTM(inputs, H, device="cuda"), x, reset=reset)))
+
+
+def scans(machine: Any) -> None:
+    """Local cells at the size of accelerated-scan's figures, the recurrence alone."""
+    T, B, H = SCAN
+    for cell, dtype in itertools.product((cells.net_feedback, user_local, cells.activation_feedback), TOLERANCE):
+        net = torch.randn(T, B, len(cell.gates) * H, device="cuda", dtype=dtype, requires_grad=True)
+        given = [net, *(torch.zeros(B, H, device="cuda", dtype=dtype) for _ in cell.fed_back)]
+        given += [torch.full((H,), 0.9, device="cuda", dtype=dtype) for _ in cell.params]
+        d = torch.randn(T, B, H, device="cuda", dtype=dtype)
+        names = gpu.names(cell, False, False)
+        words = f"{cell.name} {cell.key}", names, given, False, 0.0, None, None, None
+
+        def forward(save: bool = False, words: Any = words) -> Tensor:
+            return torch.ops.longlag.recurrent_gpu(*words, save)[0]
+
+        def both(net: Tensor = net, d: Tensor = d, forward: Callable[..., Tensor] = forward) -> None:
+            torch.autograd.grad(forward(True), net, d)
+
+        with torch.no_grad():
+            once = milliseconds(forward)
+        twice = milliseconds(both)
+        kind, G, n = plan(cell, H, dtype.itemsize, False).kind, len(cell.gates), T * B * H / machine[0]
+        states = 4 * len(cell.states)
+        name = f"{cell.name} ({kind}), {str(dtype)[6:]}, T={T} B={B} D={H}"
+        note(f"{name}, forward", once, bound=n * (G + 1) * dtype.itemsize)
+        moved = (3 * G + 2 + ("y" in cell.fed_back)) * dtype.itemsize + 2 * states
+        note(f"{name}, forward + backward", twice, bound=n * moved)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--rows", action="store_true")
+    asked = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("benchmarks/gpu.py: torch sees no CUDA device")
+    import triton
+
+    name = torch.cuda.get_device_name()
+    print(f"{name}, torch {torch.__version__}, Triton {triton.__version__}, cuDNN {torch.backends.cudnn.version()}")
+    failed = check()
+    if asked.check or failed:
+        sys.exit(failed)
+    machine = chip()
+    rates = ", ".join(f"{str(dtype)[6:]} {rate / 1e9:.0f} TFLOP/s" for dtype, rate in machine[1].items())
+    print(f"copy {machine[0] / 1e9:.2f} TB/s; products {rates}")
+    scans(machine)
+    dense(machine)
+    if asked.rows:
+        sys.path.insert(0, str(Path(__file__).parent))
+        import _rows
+
+        for row, ms, over in rows:
+            _rows.append(f"gpu: {row}", ms, "ms", baseline=over, on=name)
+
+
+if __name__ == "__main__":
+    main()
