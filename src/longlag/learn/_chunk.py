@@ -12,7 +12,7 @@ from longlag.layers import Layer, validation
 
 
 class StreamError(ValueError):
-    """A step of a chunk cannot be learned from. Parameters, state and trace are those before the step.
+    """A step of a chunk cannot be learned from. Parameters are those before the step.
 
     Attributes:
         step: its number in the chunk.
@@ -40,9 +40,10 @@ class Steps(NamedTuple):
     def symbols(self) -> bool:
         return not self.x.is_floating_point()
 
-    def dense_x(self, t: int, layer: Layer) -> Tensor:
-        """The input of step t as numbers (B, I)."""
-        return one_hot(self.x[t], layer.input_size).to(layer.dtype) if self.symbols else self.x[t]
+
+def dense(x: Tensor, layer: Layer) -> Tensor:
+    """The input of a step as numbers (B, I)."""
+    return one_hot(x, layer.input_size).to(layer.dtype) if x.dtype == torch.int64 else x
 
 
 def checked(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,19 +29,28 @@ class Moments:
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, weights: Sequence[tuple[Tensor, Tensor, int]]) -> None:
-        self.optimizer, self.kind, self.weights = optimizer, KINDS[type(optimizer)], weights
+        self.optimizer, self.kind = optimizer, KINDS[type(optimizer)]
+        count = len(optimizer.param_groups)
+        self.weights = [[(p, places) for p, places, g in weights if g == k] for k in range(count)]
+        self._rows: list[tuple[list[Any], list[float]]] = [
+            ([], []) for _ in range(count)
+        ]  # hyperparameters, as numbers
 
     def read(self, stream: Stream) -> None:
         """Hyperparameters and moments into the stream's memory."""
-        for k, group in enumerate(self.optimizer.param_groups):
-            row = self._numbers(group)
-            mine = [(p, places) for p, places, g in self.weights if g == k]
-            steps = {self._steps(p) for p, _ in mine}
-            if len(steps) > 1:
-                raise Unsupported("the optimiser has not updated all parameters equally often")
-            row[hyper.steps] = steps.pop() if steps else 0
-            stream.hyper[k] = torch.tensor(row, dtype=torch.float64)
+        for k, (group, mine) in enumerate(zip(self.optimizer.param_groups, self.weights)):
+            given = [value for name, value in group.items() if name != "params"]
+            row = self._rows[k][1]
+            if any(isinstance(value, Tensor) for value in given) or self._rows[k][0] != given:
+                row = self._numbers(group)
+                self._rows[k] = (given, row)
             names = self._names(group)
+            if names:
+                steps = {self._steps(p) for p, _ in mine}
+                if len(steps) > 1:
+                    raise Unsupported("the optimiser has not updated all parameters equally often")
+                row[hyper.steps] = steps.pop() if steps else 0
+            stream.hyper[k * hyper.COUNT : (k + 1) * hyper.COUNT] = array("d", row)
             if names and row[hyper.steps] == 0:
                 stream.moments[k].zero_()
             elif names:
@@ -49,10 +59,9 @@ class Moments:
     def write(self, stream: Stream) -> None:
         """Moments back into torch's state, which is created as torch would."""
         number = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
-        for k, group in enumerate(self.optimizer.param_groups):
-            names, steps = self._names(group), float(stream.hyper[k, hyper.steps])
-            mine = [(p, places) for p, places, g in self.weights if g == k]
-            for p, _ in mine if names or self.kind != hyper.SGD else ():
+        for k, (group, mine) in enumerate(zip(self.optimizer.param_groups, self.weights)):
+            names, steps = self._names(group), stream.hyper[k * hyper.COUNT + hyper.steps]
+            for p, _ in mine if names else ():
                 state = self.optimizer.state[p]
                 for name in names.values():
                     if state.get(name) is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -9,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from longlag.layers import State, validation
+from longlag.layers import Layer, State, validation
 from longlag.learn import _chunk
 from longlag.learn._chunk import Steps, StreamError
 from longlag.learn._rule import Trace, Unsupported
-from longlag.learn._state import from_numpy
+from longlag.learn._state import from_numpy, mapped
 
 if TYPE_CHECKING:
     from longlag.learn._compiled import Compiled
@@ -146,7 +147,7 @@ class Streaming:
 
         Raises:
             StreamError: an input, a state or a loss was not finite. Its ``step`` says where, its ``outputs`` are those
-                of the steps before; parameters, state and trace are those before that step, and learning may go on.
+                of the steps before, and so are the parameters; after such a loss, learning may go on at the next step.
 
         >>> import torch, longlag as ll
         >>> layer, readout = ll.LocalFeedback(1, 8), torch.nn.Linear(8, 1)
@@ -167,6 +168,34 @@ class Streaming:
             outputs = self._in_python(steps)
         return outputs.squeeze(1) if steps.single else outputs
 
+    def _one(
+        self,
+        x: Tensor,
+        target: Tensor | None,
+        mask: Tensor | None,
+        active: Tensor | None,
+        reset: Tensor | None,
+        teacher: Tensor | None,
+    ) -> Tensor:
+        """One step of B streams, compiled where the engine serves it."""
+        learner: Any = self
+        road = self._road() if teacher is None else None
+        if road is not None:
+            given = (mask, active, reset)
+            output = road.step(x, target) if given == (None, None, None) else None
+            if output is not None:
+                return output
+            try:  # the step in Python says what is wrong with an argument
+                rows = mapped(lambda value: value.unsqueeze(0), (x, target, *given, None, None))
+                steps = road.typed(_chunk.checked(learner.layer, *rows))
+            except (TypeError, ValueError):
+                steps = None
+            if steps is not None and road.batch in (None, x.shape[0]):
+                with contextlib.suppress(Unsupported):
+                    return self._in_compiled(road, steps)[0]
+        x = _chunk.dense(x, learner.layer)
+        return learner._step(x, target, mask, active=active, reset=reset, teacher=teacher)
+
     def predict(self, xs: Tensor, *, reset: Tensor | None = None, wanted: Tensor | None = None) -> Tensor:
         """The outputs for whole sequences with the weights as they are, from the initial state on.
 
@@ -186,7 +215,7 @@ class Streaming:
         if road is not None:
             outputs = road.predict(steps)
         else:
-            x = torch.stack([steps.dense_x(t, learner.layer) for t in range(len(xs))])
+            x = _chunk.dense(steps.x, learner.layer)
             with torch.no_grad():
                 y, _ = learner.layer.for_analysis()(x, reset=steps.reset)
                 outputs = y if learner.readout is None else learner.readout(y)
@@ -204,7 +233,7 @@ class Streaming:
             active, reset = (None if value is None else value[t] for value in (steps.active, steps.reset))
             wanted = None if steps.update is None else bool(steps.update[t])
             try:
-                x = steps.dense_x(t, learner.layer)
+                x = _chunk.dense(steps.x[t], learner.layer)
                 output = learner._step(x, target, mask, active=active, reset=reset, update=wanted)
             except ValueError as error:
                 kept = torch.stack(outputs) if outputs else torch.empty(0)
@@ -237,4 +266,12 @@ def warn_skipped(skips: int) -> None:
         "being learned. A smaller learning rate or clip= may help",
         RuntimeWarning,
         stacklevel=4,
+    )
+
+
+def diverged(layer: Layer, part: str, step: int) -> str:
+    """The message about a state that is not finite."""
+    return (
+        f"Online: the state {part} of {layer.class_name} is not finite after step {step}: the layer has diverged. A "
+        "smaller learning rate, clip=, or bounded feedback (constrain='forget') prevents this"
     )

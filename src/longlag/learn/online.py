@@ -14,7 +14,7 @@ from longlag.layers import Layer, validation
 from longlag.learn import _saving
 from longlag.learn._rule import Rule
 from longlag.learn._state import from_numpy, mapped
-from longlag.learn._streaming import HORIZON, Streaming, warn_skipped
+from longlag.learn._streaming import HORIZON, Streaming, diverged, warn_skipped
 
 SKIPS = 10  # skipped updates in a row that cause a warning
 
@@ -111,7 +111,7 @@ class Online(Streaming):
         """One step of the stream; returns the output, detached. NumPy arrays are converted to the layer's dtype.
 
         Args:
-            x_t: (B, I); or (I,) for a single stream, and then the other arguments without B, too.
+            x_t: (B, I), or symbols (B,) as in `run`; for a single stream, all arguments without B.
             target: passed to the loss; None: nothing is learned from this step.
             mask: which samples are scored, passed to the loss.
             active, reset, teacher: as in `Rule.step`.
@@ -120,10 +120,10 @@ class Online(Streaming):
         x_t, target, mask, active, reset, teacher = given
         if not isinstance(x_t, Tensor):
             raise TypeError(f"Online: x_t at step {self.steps} must be a tensor or array, got {type(x_t).__name__}")
-        self.drift_detected, single = False, x_t.dim() == 1
+        self.drift_detected, single = False, x_t.dim() == int(x_t.dtype != torch.int64)
         if single:
             x_t, target, mask, active, reset, teacher = mapped(lambda value: value.unsqueeze(0), given)
-        output = self._step(x_t, target, mask, active=active, reset=reset, teacher=teacher)
+        output = self._one(x_t, target, mask, active, reset, teacher)
         return output.squeeze(0) if single else output
 
     def _step(
@@ -161,11 +161,7 @@ class Online(Streaming):
         parts = () if self.state is None else spec.parts(self.state)
         for name, part in zip(spec.names, parts):
             if not (math.isfinite(part.sum()) or bool(torch.isfinite(part).all())):
-                raise ValueError(
-                    f"Online: the state {name} of {self.layer.class_name} is not finite after step {self.steps}: the "
-                    "layer has diverged. A smaller learning rate, clip=, or bounded feedback (constrain='forget') "
-                    "prevents this"
-                )
+                raise ValueError(diverged(self.layer, name, self.steps))
 
     def _learn(self, y: Tensor, target: Tensor | None, mask: Tensor | None) -> Tensor:
         """The output; if there is a target, gradients are added to those of the next update."""

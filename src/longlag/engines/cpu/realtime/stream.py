@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -48,7 +48,7 @@ class Stream:
 
     Attributes:
         layout: where everything lies.
-        weights, gradient: (N,), packed; masks, moments: (groups, N) and (groups, 3, N); hyper: (groups, …) float64.
+        weights, gradient: (N,), packed; masks, moments: (groups, N) and (groups, 3, N); hyper: their numbers.
         samples: (B, sample) memory of the samples; met: symbols each sample has met. rest: the state after a reset.
         dirty: symbols whose gradients may not be 0, in two lists: of weights with and without traces.
     """
@@ -60,12 +60,12 @@ class Stream:
         self.effective = torch.ones_like(self.weights) if network.bounded else self.weights
         self.masks = torch.zeros(groups, layout.numbers, dtype=dtype)
         self.moments = torch.zeros(groups, 3, layout.numbers, dtype=dtype)
-        self.hyper = torch.zeros(groups, hyper.COUNT, dtype=torch.float64)
+        self.hyper = array("d", [0.0] * (groups * hyper.COUNT))
         self.samples = torch.zeros(batch, layout.sample, dtype=dtype)
         self.met = torch.zeros(batch, 1 + 2 * network.inputs if network.symbols else 1, dtype=torch.int64)
         self.rest = torch.zeros(layout.sample, dtype=dtype)
         self.dirty = torch.zeros(2 * self.met.shape[1], dtype=torch.int64)
-        self.numbers = torch.tensor([np.nan, clip, np.nan, np.nan, 1.0], dtype=torch.float64)
+        self.numbers = array("d", [math.nan, clip, math.nan, math.nan, 1.0])
         self.copies = copies
         self.blocks = blocks_of(network, layout.sizes)
         self._set_biases()
@@ -90,8 +90,9 @@ class Stream:
             "copies_count": len(self.copies),
             "copies_each": self.copies.shape[1],
         }
-        tensors = ("weights", "gradient", "samples", "met", "masks", "moments", "hyper", "copies", "numbers")
+        tensors = ("weights", "gradient", "samples", "met", "masks", "moments", "copies")
         sizes |= {name: getattr(self, name).data_ptr() for name in tensors}
+        sizes |= {name: getattr(self, name).buffer_info()[0] for name in ("hyper", "numbers")}
         sizes |= {"rest": self.rest.data_ptr(), "dirty": self.dirty.data_ptr(), "network_groups": len(layout.sizes)}
         sizes |= {"effective": self.effective.data_ptr(), "update": update(self.network.dtype)}
         if self.blocks is not None:
@@ -137,8 +138,11 @@ class Stream:
 
     def transfer(self, jobs: Sequence[Job], out: bool) -> None:
         """Copy numbers between tensors and packed memory."""
-        words = array("q", [word for job in jobs for word in job])
-        self._transfer(words.buffer_info()[0], len(jobs), out)
+        self.transfer_all(array("q", [word for job in jobs for word in job]), out)
+
+    def transfer_all(self, jobs: array, out: bool) -> None:
+        """The same, with the words of all jobs."""
+        self._transfer(jobs.buffer_info()[0], len(jobs) // 4, out)
 
     def start(self, chunk: Chunk) -> None:
         """Let the table point to a chunk."""

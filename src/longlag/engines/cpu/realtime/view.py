@@ -64,17 +64,17 @@ def sizes_for(group: int, constants: at.Sizes | None) -> Any:
 
 
 def in_turn(pieces: Sequence[Any], nothing: Any) -> Callable[..., Any]:
-    """One function that calls the pieces one after another with the same three arguments."""
-    if not pieces:
-        return nothing
-    first, rest = pieces[0], in_turn(pieces[1:], nothing)
+    """One function that calls the pieces one after another with the same three arguments.
 
-    @njit(**INLINE)
-    def both(a, b, c):
-        first(a, b, c)
-        rest(a, b, c)
-
-    return both
+    Its text is written out: a chain of functions, each around the next, would be optimised once per link.
+    """
+    pieces = [piece for piece in pieces if piece is not nothing]
+    if len(pieces) < 2:
+        return pieces[0] if pieces else nothing
+    scope: dict[str, Any] = {f"piece_{k}": piece for k, piece in enumerate(pieces)}
+    body = "".join(f"    {name}(a, b, c)\n" for name in scope)
+    exec(compile(f"def pieces(a, b, c):\n{body}", "<longlag in turn>", "exec"), scope)
+    return njit(**INLINE)(scope["pieces"])
 
 
 @intrinsic
