@@ -56,17 +56,19 @@ def test_onnx_with_weights_from_a_file(tmp_path):
         (["mine_of_export:net", "net.c", "--learn"], "--learn needs a learn.Online, got Leaky"),
         (
             ["mine_of_export.py", "net.onnx"],
-            "MODEL must be module:object, got mine_of_export.py; a file of weights does",
+            "MODEL must be module:object, or a file written by Online.save, got mine_of_export.py",
         ),
         (["no_such:net", "net.onnx"], "MODEL no_such:net cannot be imported: No module named 'no_such'"),
         (["mine_of_export:nothing", "net.onnx"], "MODEL mine_of_export:nothing does not exist: no nothing in mine"),
         (["torch:zeros", "net.onnx"], "zeros() missing"),
         (["longlag:__version__", "net.onnx"], "model must be a layer of longlag, a learn.Online or a CRF, got str"),
+        (["weights.bin", "net.onnx"], "weights.bin is truncated or not a safetensors file"),
         (["mine_of_export:net", "no/net.onnx"], "no must be a folder"),
         (["mine_of_export:net", "net.pt2", "--weights", "mine_of_export.py"], "must be a safetensors file"),
     ],
 )
-def test_bad_input_is_one_line(arguments, complaint):
+def test_bad_input_is_one_line(arguments, complaint, tmp_path):
+    (tmp_path / "weights.bin").write_bytes(b"nothing")
     done = export(*arguments)
     assert done.exit_code == 2, done.output
     assert complaint in done.stderr
@@ -87,8 +89,11 @@ def test_c_that_learns_on_from_a_saved_learner(tmp_path):
     learner = scope["learner"]()
     learner.step(torch.ones(1, 3), torch.ones(1, 1))
     learner.save(tmp_path / "learner.safetensors")
-    done = export("mine_of_export:learner", "net.c", "--weights", "learner.safetensors", "--learn")
+    done = export("learner.safetensors", "net.c", "--learn")
     assert done.exit_code == 0, done.output
+    again = export("mine_of_export:learner", "again.c", "--weights", "learner.safetensors", "--learn")
+    assert again.exit_code == 0, again.output
+    assert (tmp_path / "again.c").read_text().replace("again", "net") == (tmp_path / "net.c").read_text()
     text = (tmp_path / "net.c").read_text()
     assert "int net_learn(net *s, const float *x, const float *target, float *y)" in text
     assert f"{float(learner.readout.weight.detach().flatten()[0]):.6f}"[:7].strip("-") in text

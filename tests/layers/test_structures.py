@@ -208,6 +208,8 @@ def test_the_initial_state_is_learned(engine):
         ({"recurrent_mask": torch.ones(5, 6)}, "recurrent_mask must have shape (6, 6) or (18, 6), got (5, 6)"),
         ({"recurrent_mask": torch.full((6, 6), 0.5)}, "recurrent_mask must hold zeros and ones"),
         ({"recurrent_signs": torch.zeros(6)}, "recurrent_signs must be (6,) of 1 and −1"),
+        ({"proj_size": 2}, "proj_size needs a cell that reads y through U only, and gru does not"),
+        ({"proj_size": 6}, "proj_size must be smaller than hidden_size 6, got 6"),
         ({"recurrent": "diagonal", "norm": "layer"}, "norm must be None for recurrent='diagonal', got 'layer'"),
         ({"recurrent": "diagonal", "recurrent_mask": torch.ones(6, 6)}, "is local and has no recurrent matrix"),
     ],
@@ -216,6 +218,36 @@ def test_what_is_refused(options, text):
     with pytest.raises(ValueError, match=r"^Recurrent: ") as caught:
         make(cells.gru, **options)
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("engine", ["cpu", "reference"])
+def test_projections_are_those_of_torch(engine):
+    torch.manual_seed(0)
+    theirs = torch.nn.LSTM(3, 6, 2, bidirectional=True, proj_size=4, dtype=torch.float64)
+    ours = ll.LSTM(3, 6, 2, bidirectional=True, proj_size=4, dtype=torch.float64, engine=engine)
+    ours.load_state_dict(theirs.state_dict())
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    x, state = randn(5, 2, 3), (randn(4, 2, 4, seed=1).requires_grad_(), randn(4, 2, 6, seed=2).requires_grad_())
+    gathered = []
+    for layer in (ours, theirs):
+        for given in (None, state):
+            y, ends = layer(x, given)
+            leaves = [*(given or ()), *layer.parameters()]
+            gathered.append([y, *ends, *torch.autograd.grad(helpers.weighted_sum(y, *ends), leaves)])
+    for mine, wanted in zip(gathered[:2], gathered[2:]):
+        same(mine, wanted, tolerance=1e-11)
+
+
+def test_rules_follow_a_projection():
+    layer, x, d = make(cells.lstm, proj_size=2), randn(4, 2, 3), randn(4, 2, 2, seed=1)
+    wanted = dict(zip(dict(layer.named_parameters()), torch.autograd.grad(layer(x)[0], list(layer.parameters()), d)))
+    rule, state, total = ll.learn.RTRL(), None, {}
+    trace = rule.start(layer, 2)
+    for t in range(4):
+        _, state, trace = rule.step(layer, x[t], state, trace)
+        found = rule.gradients(layer, trace, d[t])
+        total = {name: total.get(name, 0) + value for name, value in found.items()}
+    same({name: total[name] for name in wanted}, wanted, tolerance=1e-10)
 
 
 def test_a_reset_needs_zeros():

@@ -311,13 +311,12 @@ def test_refusals():
 
 # ------------------------------------------------------------------------------------------- streams that survive (D8)
 def sine(layer, steps, lr) -> Any:
-    """The stream of docs/learning.md: the next value of a sine."""
+    """The stream of docs/learning.md: the next value of a sine, in compiled code."""
     readout = torch.nn.Linear(layer.hidden_size, 1)
     optimizer = torch.optim.Adam([*layer.parameters(), *readout.parameters()], lr=lr)
     online = Online(layer, readout, squared_error, LocalForward(), optimizer, clip=1.0)
-    x = torch.sin(torch.arange(steps + 1.0) / 5).view(-1, 1, 1)
-    for t in range(steps):
-        online.step(x[t], x[t + 1])
+    x = torch.sin(torch.arange(steps + 1.0) / 7).view(-1, 1, 1)
+    online.run(x[:-1], x[1:])
     return online
 
 
@@ -325,6 +324,7 @@ def test_local_feedback_is_stable_by_default():
     """No learning step can make the units diverge: |u| < 1 by construction."""
     torch.manual_seed(0)
     online = sine(ll.LocalFeedback(1, 16), 10_000, lr=0.01)
+    assert online.engine_for()[0] == "cpu"
     assert (online.skipped, online.updates) == (0, 10_000)
     assert bool((online.layer.u_l0.abs() < 1).all())
     assert online.running_loss < 0.15  # half of what predicting 0 costs
@@ -335,10 +335,17 @@ def test_a_layer_that_diverges_is_an_error_and_not_a_silence():
     layer = ll.LocalFeedback(1, 4, constrain=None)
     torch.nn.init.constant_(layer.get_parameter("u_l0"), 3.0)
     before = {name: p.clone() for name, p in layer.named_parameters()}
-    text = "Online: the state n of LocalFeedback is not finite after step"
+    text = "Online: a state of LocalFeedback is not finite after step"
     with pytest.raises(ValueError, match=text):
         sine(layer, 1000, lr=0.0)
     same(dict(layer.named_parameters()), before, "parameters", 0.0)
+
+
+def test_a_layer_that_diverges_in_a_single_step_names_the_state():
+    online = learner(layer=ll.LocalFeedback(3, 4, constrain=None, **DEFAULTS), rule=LocalForward())
+    online.state = torch.full((1, 1, 4), float("inf"), dtype=torch.float64)
+    with refuses("Online: the state n of LocalFeedback is not finite after step 0: the layer has diverged"):
+        online.step(randn(1, 3))
 
 
 def test_updates_skipped_in_a_row_are_reported_once():

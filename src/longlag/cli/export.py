@@ -16,7 +16,7 @@ KINDS = (".onnx", ".c", ".pt2")
 
 
 def export(
-    model: Annotated[str, typer.Argument(help="module:object, a model in a Python file of yours.", show_default=False)],
+    model: Annotated[str, typer.Argument(help="module:object, or a file of Online.save.", show_default=False)],
     target: Annotated[Path, typer.Argument(help="The file to write: .onnx, .c or .pt2.", show_default=False)],
     weights: Annotated[
         Path | None,
@@ -30,12 +30,12 @@ def export(
 ) -> None:
     """Write a model as ONNX, C or a torch program, after a check against the reference engine.
 
-    MODEL is a layer, a CRF (its decoding) or a learn.Online (its layer and read-out), or a function without arguments
-    that returns one. The module is searched in the current folder first.
+    MODEL is a file written by Online.save, or module:object: a layer, a CRF (its decoding), a learn.Online (its layer
+    and read-out), or a function without arguments that returns one. The module is searched in the current folder first.
 
         longlag export mine:net net.onnx
 
-        longlag export mine:learner net.c --weights learner.safetensors --learn
+        longlag export learner.safetensors net.c --learn
     """
     with one_line_errors():
         from longlag import export as exports
@@ -62,12 +62,13 @@ def _loaded(name: str, weights: Path | None) -> Any:
     import importlib
     import sys
 
+    if Path(name).is_file() and not name.endswith(".py"):
+        from longlag.learn import Online
+
+        return Online.restore(name)
     module, _, attribute = name.partition(":")
     if not attribute:
-        hint = (
-            "; a file of weights does not hold the network: give its code as module:object, and the file by --weights"
-        )
-        raise ValueError(f"export: MODEL must be module:object, got {name}{hint if Path(name).exists() else ''}")
+        raise ValueError(f"export: MODEL must be module:object, or a file written by Online.save, got {name}")
     sys.path.insert(0, str(Path.cwd()))
     try:
         found = importlib.import_module(module)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -91,3 +91,18 @@ def resets_backwards(reset: Tensor, lengths: Tensor | None) -> Tensor:
         following = torch.arange(1, len(reset) + 1, device=reset.device)
         shifted = shifted & (following[:, None] < lengths)
     return shifted
+
+
+def in_float32(function: Callable[..., Any], dtype: torch.dtype, *given: Any, **named: Any) -> Any:
+    """``function(*given, **named)`` with tensors of this dtype as float32; results of float32 as this dtype."""
+
+    def converted(values: Any, old: torch.dtype, new: torch.dtype) -> Any:
+        if isinstance(values, Tensor):
+            return values.to(new) if values.dtype == old else values
+        if isinstance(values, tuple | list):
+            parts = [converted(value, old, new) for value in values]
+            return type(values)(*parts) if hasattr(values, "_fields") else type(values)(parts)
+        return values
+
+    wide = {name: converted(value, dtype, torch.float32) for name, value in named.items()}
+    return converted(function(*converted(given, dtype, torch.float32), **wide), torch.float32, dtype)

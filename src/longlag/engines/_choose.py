@@ -9,6 +9,7 @@ from longlag.engines import _exporting, _private
 
 NAMES = ("reference", "cpu")
 CPU_DTYPES = (torch.float32, torch.float64)
+HALVES = (torch.float16, torch.bfloat16)  # the CPU engine computes them in float32
 
 
 def check(owner: str, request: str) -> None:
@@ -35,6 +36,8 @@ def choose(request: str, x: Tensor, *others: Tensor | None, name: str = "the inp
         return request, "asked for by name"
     if obstacle:
         return "reference", obstacle
+    if x.dtype in HALVES:
+        return "cpu", "compiled kernels, which compute half precision in float32"
     return "cpu", "compiled kernels for float32 and float64 on the CPU"
 
 
@@ -49,7 +52,7 @@ def _obstacle(x: Tensor, others: tuple[Tensor | None, ...], name: str) -> str | 
         return "ONNX has no operator of longlag's"
     if not x.is_cpu:
         return f"{name} {_is(name)} on {x.device}"
-    if x.dtype not in CPU_DTYPES:
+    if x.dtype not in CPU_DTYPES and x.dtype not in HALVES:
         return f"{name} {_is(name)} {x.dtype}"
     if _private.transforms_active():
         return "torch.func transforms need operations they can transform"

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from longlag.cells import Cell
 from longlag.engines import _exporting, _onnx, reference
-from longlag.engines._arguments import Weights
-from longlag.engines._choose import choose
+from longlag.engines._arguments import Weights, in_float32
+from longlag.engines._choose import HALVES, choose
 from longlag.engines._for_cells import choose_for_cell
 
 _loaded: list[Any] = []  # the CPU engine, after its first use
@@ -41,6 +41,9 @@ def run(
         outputs (T, B, H) and the final state, each part (1, B, H): a layer's share of a stack's state.
     """
     engine = choose_for_cell(request, cell, x, w, state, mask=mask, reset=reset)[0]
+    if engine == "cpu" and x.dtype in HALVES:
+        given = {"mask": mask, "lengths": lengths, "reset": reset, "reverse": reverse}
+        return in_float32(run, x.dtype, request, cell, x, w, state, **given)
     if engine == "cpu":
         results = _cpu().run(cell, x, w, state, mask, lengths, reset, reverse, numbers)
         if results is not None:
@@ -94,6 +97,9 @@ def run_blocks(
     Returns:
         activations (T, B, R) and the final state, like ``state``.
     """
+    if x.dtype in HALVES:
+        given = {"mask": mask, "lengths": lengths, "reset": reset}
+        return in_float32(run_blocks, x.dtype, g, h, layout, x, w, state, **given)
     from longlag.engines.cpu.codegen.lstm97 import Blocks
 
     hidden, blocks, size, gated = layout
@@ -127,6 +133,9 @@ def run_jordan(
     Returns:
         logits (T, B, l) and the final state.
     """
+    if x.dtype in HALVES:
+        given = {"targets": targets, "tau": tau, "lengths": lengths, "reset": reset, "logits": logits}
+        return in_float32(run_jordan, x.dtype, x, weights, state, rest, **given)
     from longlag.engines.cpu.runtime import jordan  # loads Numba
 
     z, fb, h = jordan.run(x, weights, state, rest, targets, tau, lengths, reset, logits)

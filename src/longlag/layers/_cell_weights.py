@@ -14,7 +14,7 @@ from longlag.layers._numbers import check_fixed, check_numbers
 from longlag.layers._stack import Stack
 from longlag.layers.state import State
 
-MATRICES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "norm_weight", "norm_bias")
+MATRICES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "norm_weight", "norm_bias", "weight_hr")
 
 
 class CellWeights(Stack):
@@ -23,6 +23,7 @@ class CellWeights(Stack):
     cell: Cell  # pyright: ignore[reportIncompatibleVariableOverride]
     weight_ih_l0: Tensor
     norm: str | None
+    proj_size: int
     _names: list[list[str | None]]  # of the matrices of every layer and direction
     learns_initial_state: bool
     _noise: torch.Generator | None = None
@@ -34,14 +35,16 @@ class CellWeights(Stack):
         for k, size in enumerate(self.input_sizes()):
             shapes: dict[str, tuple[int, ...]] = {"weight_ih": (rows_x, size)}
             if cell.dense:
-                shapes["weight_hh"] = (rows_y, H)
+                shapes["weight_hh"] = (rows_y, self.width)
             if self.bias:
                 shapes["bias_ih"] = (rows_x,)
                 if cell.dense:
                     shapes["bias_hh"] = (rows_y,)
+            if self.proj_size:
+                shapes["weight_hr"] = (self.proj_size, H)
             shapes |= dict.fromkeys([name for name in cell.params if name not in cell.fixed], (H,))
             if learn_initial_state:
-                shapes |= {f"initial_{part}": (H,) for part in cell.fed_back}
+                shapes |= {f"initial_{part}": shape for part, shape in self.state_shapes.items()}
             if self.norm:
                 shapes |= dict.fromkeys(["norm_weight", "norm_bias"], (len(cell.gates), H))
             for name, shape in shapes.items():
@@ -77,6 +80,16 @@ class CellWeights(Stack):
         if self.cell.made_from is not None and name not in self.cell.made_from.params:  # of U, and its bias
             return torch.empty(self.hidden_size, dtype=torch.float64).uniform_(-1, 1) * self.hidden_size**-0.5
         return torch.full((self.hidden_size,), self.cell.initial_params[name], dtype=torch.float64)
+
+    @property
+    def state_shapes(self) -> dict[str, tuple[int, ...]]:
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(self.cell.fed_back, (self.hidden_size,))
+        return shapes | ({"y": (self.width,)} if self.proj_size else {})
+
+    @property
+    def width(self) -> int:
+        """Features of a layer's output in one direction."""
+        return self.proj_size or self.hidden_size
 
     def initial_state(self, batch: int) -> State:
         """Zeros, or the state that is learned."""

@@ -27,13 +27,14 @@ class Options(TypedDict, total=False):
     recurrent_mask: Tensor | None
     recurrent_signs: Tensor | None
     learn_initial_state: bool
+    proj_size: int
     device: torch.device | str | None
     dtype: torch.dtype | None
 
 
 OPTION_DEFAULTS = {
     "norm": None, "recurrent_dropout": 0.0, "engine": "auto", "recurrent": "dense", "recurrent_mask": None,
-    "recurrent_signs": None, "learn_initial_state": False, "device": None, "dtype": None,
+    "recurrent_signs": None, "learn_initial_state": False, "proj_size": 0, "device": None, "dtype": None,
 }  # fmt: skip
 
 
@@ -162,10 +163,15 @@ class Stack(Layer):
     def _runs_backwards(self, k: int) -> bool:
         return bool(k % self.directions)
 
+    @property
+    def width(self) -> int:
+        """Features of a layer's output in one direction."""
+        return self.hidden_size
+
     def input_sizes(self) -> list[int]:
         """Input features of each layer and direction."""
         first = [self.input_size] * self.directions
-        return first + [self.hidden_size * self.directions] * (self.directions * (self.num_layers - 1))
+        return first + [self.width * self.directions] * (self.directions * (self.num_layers - 1))
 
     @property
     def state_spec(self) -> StateSpec:

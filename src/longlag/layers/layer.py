@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 from torch.fx import Proxy
+from torch.nn.utils.rnn import PackedSequence
 
 from longlag.layers.linear import AutogradStep, LinearStep, influential
+from longlag.layers.packed import run_packed
 from longlag.layers.state import State, StateSpec
 from longlag.layers.units import NotLocal, UnitGraph
 from longlag.layers.validation import ShapeError, autocast, check_finite, like, state_parts
@@ -78,14 +80,25 @@ class Layer(nn.Module, abc.ABC):
         self.register_load_state_dict_pre_hook(_refuse_non_finite)
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
-        """Run the layer. torch's argument names ``input`` and ``hx`` are accepted too."""
+        """Run the layer. torch's argument names ``input`` and ``hx`` are accepted too, and a ``PackedSequence``."""
         if kwargs:
             for theirs, ours in _TORCH_NAMES.items():
                 if theirs in kwargs:
                     kwargs[ours] = kwargs.pop(theirs)
         if isinstance(args[0] if args else kwargs.get("x"), Proxy):
             return _traced(self, args, kwargs)
+        if isinstance(args[0] if args else kwargs.get("x"), PackedSequence):
+            return run_packed(self, *args, **kwargs)  # pyright: ignore[reportReturnType]  (the output is packed)
         return super().__call__(*args, **kwargs)
+
+    def _refuse_quantisation(self, qconfig: Any) -> None:
+        if qconfig is not None:
+            raise TypeError(
+                f"{self.class_name}: layers of longlag are not quantised; name the types that shall be, "
+                "as in quantize_dynamic(model, {torch.nn.Linear})"
+            )
+
+    qconfig = property(None, _refuse_quantisation)  # torch.ao.quantization sets it
 
     # ------------------------------------------------------------------------------------------------------ state
     @property

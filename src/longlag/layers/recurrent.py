@@ -16,6 +16,7 @@ from longlag.layers import structures, validation
 from longlag.layers._cell_weights import MATRICES, CellWeights
 from longlag.layers._numbers import level_numbers
 from longlag.layers.bounds import gain_bound
+from longlag.layers.cell_module import CellModule
 from longlag.layers.linear import LinearStep
 from longlag.layers.linear_cells import CellStep
 from longlag.layers.state import Parts, State
@@ -40,6 +41,7 @@ class Recurrent(CellWeights):
             head; ``"low_rank:8"``; ``"sparse:0.1"``, a fixed random mask of this density; ``"antisymmetric"``.
         recurrent_mask: (H, H) or (G·H, H) of zeros and ones: connections that do not exist.
         recurrent_signs: (H,) of 1 and −1: the sign of all connections that leave a unit (Dale's law).
+        proj_size: as in ``torch.nn.LSTM``: outputs are projected to so many features, which the next step reads.
         learn_initial_state: train the state before the first step, ``initial_y_l0``, ….
         noise_seed: seed of the noise that the layer draws for cells with ``noise``, while it trains.
         fixed: values of the cell's fixed numbers, by name, each one number or (H,).
@@ -79,6 +81,7 @@ class Recurrent(CellWeights):
         recurrent_mask: Tensor | None = None,
         recurrent_signs: Tensor | None = None,
         learn_initial_state: bool = False,
+        proj_size: int = 0,
         noise_seed: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -99,6 +102,11 @@ class Recurrent(CellWeights):
             if norm == "layer" and hidden_size < 2:
                 raise ValueError(f"{self.class_name}: norm='layer' divides by H−1 and needs hidden_size >= 2, got 1")
         self.norm, self.engine = norm, engine
+        self.proj_size = validation.positive(self.class_name, "proj_size", proj_size, least=0)
+        if proj_size:
+            self._check_projection(
+                cell, recurrent != "dense" or recurrent_mask is not None or recurrent_signs is not None
+            )
         self.nonzeros = 0
         self.cell = cell  # pyright: ignore[reportIncompatibleVariableOverride]
         self._scales_mask = cell.dense
@@ -111,6 +119,15 @@ class Recurrent(CellWeights):
         self.reset_parameters()
         self.flatten_parameters()
         structures.register(self, recurrent, recurrent_mask, recurrent_signs)
+
+    def _check_projection(self, cell: Cell, structured: bool) -> None:
+        owner, P = self.class_name, self.proj_size
+        if self.hidden_size <= P:
+            raise ValueError(f"{owner}: proj_size must be smaller than hidden_size {self.hidden_size}, got {P}")
+        if not cell.dense or cell.reads_y or not cell.reads_only_y:
+            raise ValueError(f"{owner}: proj_size needs a cell that reads y through U only, and {cell.name} does not")
+        if structured:
+            raise ValueError(f"{owner}: proj_size needs recurrent='dense' without mask and signs")
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Any:
         moved = super()._apply(fn, recurse)
@@ -126,10 +143,6 @@ class Recurrent(CellWeights):
             ):
                 engines.join([w for w in weights if w is not None])
 
-    @property
-    def state_shapes(self) -> dict[str, tuple[int, ...]]:
-        return dict.fromkeys(self.cell.fed_back, (self.hidden_size,))
-
     def weights(self, k: int) -> Weights:
         """The weights of layer k as the equations name them; k counts layers, then directions."""
         return self._weights_apart(k).with_summed_biases(self.cell)
@@ -137,7 +150,8 @@ class Recurrent(CellWeights):
     def _weights_apart(self, k: int) -> Weights:
         """The same with bias_ih and bias_hh kept separate: engines add them faster than autograd."""
         cell, norm = self.cell, None
-        W, U, b, b_hh, gamma, beta = self._values(self._names[k])
+        W, U, b, b_hh, gamma, beta, R = self._values(self._names[k])
+        U = U if R is None else U @ R  # the engines' units read each other before the projection
         if b is not None and b_hh is not None:
             b = b, b_hh
         if gamma is not None and beta is not None:
@@ -148,16 +162,20 @@ class Recurrent(CellWeights):
     def _run(
         self, k: int, x: Tensor, state: tuple[Tensor, ...] | None, sequences: validation.Sequences, mask: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        return engines.run(
+        R = self._values(self._names[k][-1:])[0]
+        if R is not None and state:  # outputs whose projection is the given one
+            state = (state[0] @ torch.linalg.pinv(R).t(), *state[1:])
+        y, ends = engines.run(
             self.engine, self.cell, x, self._weights_apart(k), state or (),
             mask=mask, lengths=sequences.lengths, reset=sequences.reset, reverse=self._runs_backwards(k),
             numbers=level_numbers(self, sequences) if self.cell.per_step else (),
         )  # fmt: skip
+        return (y, ends) if R is None else (y @ R.t(), (ends[0] @ R.t(), *ends[1:]))
 
     def trajectory(self, x: Tensor, state: State | None = None) -> tuple[Tensor, Tensor]:
         """All outputs and states of a run, level by level; see `Layer.trajectory`."""
         self._refuse_two_directions("trajectory")
-        if self.cell.per_step:
+        if self.cell.per_step or self.proj_size:
             return super().trajectory(x, state)
         parts, below, levels = self.validate_state(state, x.shape[1]), x, []
         for k in range(self.num_layers):
@@ -183,7 +201,7 @@ class Recurrent(CellWeights):
 
     @property
     def has_partials(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.cell.reads_only_y and not self.cell.per_step
+        return self.cell.reads_only_y and not self.cell.per_step and not self.proj_size
 
     def state_parameters(self) -> list[str]:
         """Every parameter, by the name of the attribute in the equations."""
@@ -193,7 +211,7 @@ class Recurrent(CellWeights):
     def local_units(self, *, cut: bool = False) -> UnitGraph:
         """One group of units per level, if the cell is local; under the cuts of 1997, the one level of a dense cell."""
         if not self.has_partials:
-            raise NotLocal("has inputs per step, or a matrix that reads more than y")
+            raise NotLocal("has inputs per step, a projection, or a matrix that reads more than y")
         if not cut:
             if self.cell.dense or self.norm is not None:
                 raise NotLocal("feeds units back to each other" if self.cell.dense else "couples units by its norm")
@@ -213,6 +231,18 @@ class Recurrent(CellWeights):
             return None
         w = self.weights(0)
         return gain_bound(self.cell, w.U, w.params)
+
+    def as_cell(self) -> CellModule:
+        """This layer as a module like ``torch.nn.LSTMCell``: one step, the same parameters under the cell's names.
+
+        >>> import torch, longlag as ll
+        >>> cell = ll.LSTM(3, 5).as_cell()
+        >>> h, c = cell(torch.randn(2, 3))
+        >>> h, c = cell(torch.randn(2, 3), (h, c))
+        >>> h.shape, list(cell.state_dict())
+        (torch.Size([2, 5]), ['weight_ih', 'weight_hh', 'bias_ih', 'bias_hh'])
+        """
+        return CellModule(self)
 
     def engine_for(self, x: Tensor) -> str:
         # in the present mode; without lengths and reset

@@ -59,7 +59,7 @@ class Skip(Stack):
             raise TypeError(f"Skip: unknown option {name!r}")
         if options.get("norm") is not None:
             raise ValueError(f"Skip: norm must be None, got {options.get('norm')!r}")
-        for name in ("recurrent", "recurrent_mask", "recurrent_signs", "learn_initial_state"):
+        for name in ("recurrent", "recurrent_mask", "recurrent_signs", "learn_initial_state", "proj_size"):
             if (got := options.get(name, OPTION_DEFAULTS[name])) is not OPTION_DEFAULTS[name] and got != "dense":
                 raise ValueError(f"Skip: {name} is not offered, got {got!r}")
         engines.check("Skip", options.get("engine", "auto"))
