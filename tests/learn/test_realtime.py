@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import parts, randn, same
+from helpers import LAYERS, parts, randn, same
 from learn.course import make
 from torch import nn
 
@@ -22,14 +22,15 @@ PAIRS: list[tuple[str, Rule]] = [
     ("lstm", RTRL()),
     ("user_apart", RTRL()),
     ("user_everything", RTRL()),
+    ("lstm97_hidden_only", RTRL()),
     ("lstm", SnAp(1)),
     ("user_everything", SnAp(1)),
 ]
 
 
-def learners(name: str, rule: Rule, optimizer=torch.optim.SGD, **options) -> tuple[Any, Any]:
-    """Two equal learners: on the compiled engine and in Python."""
-    layer = make(name)
+def learners(name: str, rule: Rule, optimizer=torch.optim.SGD, layer: Any = None, **options) -> tuple[Any, Any]:
+    """Two equal learners: on the compiled engine and in Python; ``layer``: instead of the one with this name."""
+    layer = layer or make(name)
     output = layer(torch.zeros(1, 1, layer.input_size, dtype=torch.float64))[0].shape[-1]
     readout = nn.Linear(output, 2, dtype=torch.float64)
     found = []
@@ -68,6 +69,17 @@ def test_a_chunk_is_a_loop_of_steps_in_python(name, rule):
     same(ours.losses, wanted.losses, "losses", 1e-9)
     equal(ours, wanted)
     x, d, active, reset = stream(seed=7)  # and on, with the roads exchanged
+    ours.plan("python")
+    wanted.plan("cpu")
+    same(ours.run(x, d), wanted.run(x, d), "outputs", 1e-9)
+    equal(ours, wanted)
+
+
+def test_rtrl_of_a_single_unit_needs_one_trace_per_weight():
+    ours, wanted = learners("", RTRL(), layer=LAYERS["lstm97_hidden_only"](size=1))
+    x, d, active, reset = stream()
+    same(ours.run(x, d, active=active, reset=reset), wanted.run(x, d, active=active, reset=reset), "outputs", 1e-9)
+    equal(ours, wanted)
     ours.plan("python")
     wanted.plan("cpu")
     same(ours.run(x, d), wanted.run(x, d), "outputs", 1e-9)

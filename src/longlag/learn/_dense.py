@@ -16,7 +16,7 @@ from torch import Tensor
 from longlag.layers import Layer, LinearStep
 from longlag.layers.linear import Direct
 from longlag.layers.state import State
-from longlag.layers.units import CutRecurrent, NotLocal, UnitGraph
+from longlag.layers.units import FED_BACK, NotLocal, UnitGraph
 from longlag.learn._rule import Errors, Method, Unsupported
 from longlag.learn._state import Parameters, Values, attribute_paths, begin, copied, where
 
@@ -120,20 +120,26 @@ class Dense(Linearised):
         return {block.key: _advance(E[block.key], block, J, values["before"].get(block.key)) for block in blocks}
 
     def units(self) -> tuple[UnitGraph, str, set[str]]:
-        return one_level(self, "rtrl")
+        graph, rule, trained = one_level(self, "rtrl")
+        first = graph.groups[0]
+        if first.units == len(first.cell.fed_back) == 1:  # one number: its influence on itself is all there is
+            rule = "snap"
+        return graph, rule, trained
 
     def past(self, E: Influence, last: LastStep, dy: Tensor, ds: Tensor) -> list[Tensor]:
         return [(at(ds, block).unsqueeze(1) @ E[block.key]).sum((0, 1)) for block in last.blocks]
 
 
 def one_level(method: Linearised, rule: str) -> tuple[UnitGraph, str, set[str]]:
-    """The units of a dense layer of one level, for the compiled engine and one of its rules."""
+    """For the compiled engine: units of one kind that read each other's last outputs, and its rule for them."""
     try:
         graph = method.layer.local_units(cut=True)
     except NotLocal as reason:
         raise Unsupported(f"{method.layer.class_name} {reason}") from None
-    if not isinstance(graph, CutRecurrent):
-        raise Unsupported(f"{method.layer.class_name} is not a layer of one cell")
+    (first, *others) = graph.groups
+    alone = graph.fed_back_pieces == ((first.name, "y", 1),) and FED_BACK in first.reads
+    if not alone or any(FED_BACK in group.reads or group.loop for group in others):
+        raise Unsupported(f"{method.layer.class_name} has units of several kinds that read each other's last outputs")
     return graph, rule, {group.name for group in graph.groups if any(path in method.paths for path in group.paths)}
 
 

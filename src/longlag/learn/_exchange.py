@@ -57,11 +57,11 @@ def blocks(values: Values, graph: UnitGraph, stream: Stream) -> Views:
     assert held is not None
     z, H = stream.layout.sizes[held.k], graph.groups[0].units
     S, order = len(graph.groups[0].cell.fed_back) * H, {INPUT: 0, "1": z.inputs, FED_BACK: z.inputs + 1}
-    for key, names, piece, width in _pieces(graph.groups[0], z.inputs):
+    for key, names, piece, width, span in _pieces(graph.groups[0], z.inputs):
         E = values["after"].setdefault(key, stream.samples.new_zeros(stream.batch, S, len(names) * H * width))
         for k, name in enumerate(names):
-            there = held.influence(stream.samples, name, slice(order[piece], order[piece] + width))
-            yield E.view(stream.batch, S, len(names), H, width)[:, :, k], there
+            there = held.influence(stream.samples, name, slice(order[piece], order[piece] + span.stop - span.start))
+            yield E.view(stream.batch, S, len(names), H, width)[:, :, k, :, span], there
 
 
 def own_units(values: Values, graph: UnitGraph, stream: Stream) -> Views:
@@ -76,30 +76,36 @@ def own_units(values: Values, graph: UnitGraph, stream: Stream) -> Views:
     of_gates = stream.samples[:, z.E : z.E + size].view(B, G, z.tiles, parts, z.D, lanes)
     of_params = stream.samples[:, z.E + size :][:, : len(cell.params) * z.tiles * parts * lanes]
     of_params = of_params.view(B, len(cell.params), z.tiles, parts, 1, lanes)
-    for key, names, piece, width in _pieces(group, z.inputs):
+    for key, names, piece, width, span in _pieces(group, z.inputs):
         reach = [[q for q, part in enumerate(cell.fed_back) if (part, name) in cell.jacobian] for name in names]
         m = max(map(len, reach))
-        E = values["after"].setdefault(key, stream.samples.new_zeros(B, len(names) * H, m, width))
-        E = E.view(B, len(names), H, m, width)
+        shape = (1, len(names) * width) if H == parts == 1 else (len(names) * H, m, width)  # RTRL's, of a single unit
+        E = values["after"].setdefault(key, stream.samples.new_zeros(B, *shape)).view(B, len(names), H, m, width)
         first = {INPUT: 0, FED_BACK: z.inputs, "1": z.D - z.ones}[piece]
         for k, name in enumerate(names):
             param = name in cell.params
             there = of_params[:, cell.params.index(name)] if param else of_gates[:, cell.gates.index(name)]
             firsts = [0] if param else range(first, z.D) if piece == "1" else [first]  # both biases have one trace
             for start, tile, (rank, q) in itertools.product(firsts, range(z.tiles), enumerate(reach[k])):
-                here = E[:, k, tile * lanes : (tile + 1) * lanes, rank]
-                yield here, there[:, tile, q, start : start + width, : here.shape[1]].mT
+                here = E[:, k, tile * lanes : (tile + 1) * lanes, rank, span]
+                yield here, there[:, tile, q, start : start + here.shape[2], : here.shape[1]].mT
 
 
-def _pieces(group: UnitGroup, I: int) -> Iterator[tuple[str, tuple[str, ...], str, int]]:
-    """The blocks of parameters in a trace: key, gates or params, what they are multiplied by ("1": nothing), width."""
-    cell = group.cell
-    yield "weight_ih_l0", cell.input_gates, INPUT, I
-    yield "weight_hh_l0", cell.recurrent_gates, FED_BACK, group.units
+def _pieces(group: UnitGroup, I: int) -> Iterator[tuple[str, tuple[str, ...], str, int, slice]]:
+    """The pieces of a trace: key, gates or params, what these are multiplied by ("1": nothing), and the piece's columns
+    among all columns of the key."""
+    cell, name = group.cell, group.paths[0]
+    x, y, width = (cell.input_gates, INPUT, I), (cell.recurrent_gates, FED_BACK, group.units), I + group.units
+    if name.startswith("weight_ih"):  # `Recurrent`
+        yield "weight_ih_l0", *x, slice(0, I)
+        yield "weight_hh_l0", *y, slice(0, group.units)
+    else:  # `LSTM97`: one matrix on [x; y]
+        yield name, *x[:2], width, slice(0, I)
+        yield name, *y[:2], width, slice(I, width)
     if group.biased:
-        yield "bias_l0", cell.gates, "1", 1
+        yield "bias_l0" if name.startswith("weight_ih") else group.paths[1], cell.gates, "1", 1, slice(0, 1)
     for param in cell.params:
-        yield f"{param}_l0", (param,), "1", 1
+        yield f"{param}_l0", (param,), "1", 1, slice(0, 1)
 
 
 VIEWS: dict[str, Callable[[Values, UnitGraph, Stream], Views]] = {"rtrl": blocks, "snap": own_units}  # by rule

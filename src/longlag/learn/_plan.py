@@ -109,7 +109,8 @@ def _described(
             raise Unsupported("a matrix is parametrised")
         bounds = tuple(None if bound is None else bound.cell for _, bound in attributes[first:])
         ones = len(set(_biases(group)))
-        kind = rule if group.name in trained else None
+        own = rule if rule == "traces" or FED_BACK in group.reads else "traces"
+        kind = own if group.name in trained else None
         groups.append(Group(group.cell, group.units, reads, ones, echoes, kind, bounds))
     if readout is not None:
         outputs = tuple(number[name] for name in graph.outputs)
