@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
+import threading
 from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -24,6 +25,23 @@ CHUNK = 32  # rows of net inputs computed together, if the batch is smaller
 UNPACKED_ROWS = {"forward": 16, "backward": 32}
 UNPACKED_PRODUCT = {"forward": "multiply_by_rows", "backward": "multiply_by_columns"}
 SHARED_PRODUCT = 60_000  # multiply-adds of U y, per thread, from which threads share the steps of a single sequence
+
+
+SCRATCH = 1 << 18  # bytes of scratch memory that a thread keeps; calls that need more allocate their own
+
+
+class _Scratch(threading.local):
+    """Scratch memory of the calls that one thread makes. A kernel reads nothing that it has not written there."""
+
+    address: int
+
+    def new(self) -> int:
+        self._block = torch.empty(SCRATCH, dtype=torch.uint8)
+        self.address = self._block.data_ptr()
+        return self.address
+
+
+_scratch = _Scratch()
 
 
 class Workspace(NamedTuple):
@@ -53,19 +71,35 @@ class Program:
         self.places = {part: {name: k for k, name in enumerate(names)} for part, names in self.names.items()}
 
     def runner(self, part: str, workspace: Workspace) -> Callable[[array], None]:
-        """A function that runs ``forward`` or ``backward`` on a filled table, on the workspace's threads."""
+        """A function that runs ``forward`` or ``backward`` on the workspace's threads, on a table.
+
+        The table is filled in by the caller, except for the address of scratch memory.
+        """
         if part not in self._kernels:
             key = getattr(self.cell, "code_key", self.cell.key)  # one kernel serves all layouts of blocks
             self._kernels[part] = machine.load(self.name, f"{key} {self.norm}", part, lambda: self._build(part))
         kernel, B, places = self._kernels[part], workspace.shape[1], self.places[part]
         call, stage = machine.callable_at(kernel), places["stage"]
 
+        memory, size, dtype = places["memory"], workspace.memory, getattr(torch, self.dtype)
+
+        def run_small(table: array) -> None:
+            try:
+                table[memory] = _scratch.address
+            except AttributeError:  # the first call of this thread
+                table[memory] = _scratch.new()
+            call(table.buffer_info()[0], 0, B, 0)
+
         def run(table: array) -> None:
+            block = torch.empty(size, dtype=dtype)
+            table[memory] = block.data_ptr()
             call(table.buffer_info()[0], 0, B, 0)
 
         def run_stages(table: array) -> None:
+            block = torch.empty(size, dtype=dtype)
+            table[memory] = block.data_ptr()
             address, wanted, sharing = table.buffer_info()[0], table[stage], workspace.sharing
-            jobs = {m: table[places["memory"]] + table[places[m]] for m in ("PW", "PU") if sharing > 1}
+            jobs = {m: table[memory] + table[places[m]] for m in ("PW", "PU") if sharing > 1}
             for matrix, at in jobs.items():
                 _clear_job(at, sharing if matrix == "PU" else 1)
             table[stage] = generate.PACK
@@ -82,7 +116,7 @@ class Program:
                     run_in_threads(kernel, address, tiles, threads)
 
         most = max(workspace.threads, workspace.sharing, *(threads for _, threads in workspace.tiles))
-        return run if most == 1 else run_stages
+        return run_stages if most > 1 else run_small if size * self.number <= SCRATCH else run
 
     def _build(self, part: str) -> tuple[str, bytes]:
         from longlag.engines.cpu.cache.compile import machine_code  # loads Numba
