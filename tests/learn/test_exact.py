@@ -8,18 +8,19 @@ from hypothesis import strategies as st
 from learn.course import MAKERS, autograd, case, forward, make, serves
 
 import longlag as ll
-from longlag.learn import BPTT, RTRL, LocalForward, TruncatedBPTT
+from longlag.learn import BPTT, RTRL, LocalForward, SnAp, TruncatedBPTT
 from longlag.learn.bptt import Window
 
 EXACT = {
     "RTRL": RTRL(),
     "BPTT": BPTT(),
     "TruncatedBPTT of all steps": TruncatedBPTT(7),
+    "SnAp of all steps": SnAp(99),
     "LocalForward": LocalForward(),
     "LocalForward across layers": LocalForward(cross=True),
 }
 TOLERANCE = 1e-9
-EVERYWHERE = ("RTRL", "BPTT", "TruncatedBPTT of all steps")
+EVERYWHERE = ("RTRL", "BPTT", "TruncatedBPTT of all steps", "SnAp of all steps")
 
 
 @pytest.mark.parametrize("ragged", [False, True], ids=["even", "ragged"])

@@ -9,7 +9,7 @@ from learn.course import make
 from torch import nn
 
 import longlag as ll
-from longlag.learn import BPTT, RTRL, LocalForward, TruncatedBPTT, TruncatedRTRL
+from longlag.learn import BPTT, RFLO, RTRL, UORO, LocalForward, SnAp, TruncatedBPTT, TruncatedRTRL
 
 
 def refuses(text: str, error: type[Exception] = ValueError):
@@ -36,6 +36,9 @@ def refuses(text: str, error: type[Exception] = ValueError):
         (TruncatedRTRL(), "lstm x2", "TruncatedRTRL: LSTM has 2 layers, and the cuts are defined for one; RTRL, BPTT"),
         (TruncatedRTRL(), "lstm_norm", "TruncatedRTRL: LSTM has norm='layer', through which units read each other"),
         (TruncatedRTRL(), "local_net", "TruncatedRTRL: LocalFeedback feeds back nothing through a matrix"),
+        (RFLO(), "gru x2", "RFLO: GRU has 2 layers, and the cuts are defined for one; RTRL, SnAp and UORO serve it"),
+        (RFLO(), "skip", "RFLO: Skip has no cuts of 1997; RTRL, SnAp and UORO serve it, RFLO serves dense layers"),
+        (RFLO(), "lstm97", "RFLO: LSTM97 has several kinds of units; TruncatedRTRL and RTRL, SnAp and UORO serve it"),
         (TruncatedRTRL(), "jordan", "TruncatedRTRL: Jordan has no cuts of 1997; RTRL, BPTT and TruncatedBPTT serve it"),
     ],
     ids=lambda value: str(value)[:30],
@@ -44,12 +47,14 @@ def test_a_rule_names_the_layer_it_cannot_serve_and_what_can(rule, name, text):
     layer = make(name)
     with refuses(text):
         rule.start(layer, 2)
-    for named in (RTRL(), BPTT()):  # what the message says can serve, can
+    for named in (RTRL(), SnAp(), UORO(), BPTT()):  # what the message says can serve, can
         y, _, trace = named.step(layer, randn(2, 3), None, named.start(layer, 2))
         assert named.gradients(layer, trace, torch.ones_like(y))
 
 
-@pytest.mark.parametrize("rule", [RTRL(), BPTT(), TruncatedBPTT(2), TruncatedRTRL(), LocalForward()], ids=str)
+@pytest.mark.parametrize(
+    "rule", [RTRL(), SnAp(1), UORO(), RFLO(), BPTT(), TruncatedBPTT(2), TruncatedRTRL(), LocalForward()], ids=str
+)
 def test_layers_that_cannot_go_step_by_step(rule):
     name = type(rule).__name__
     with refuses(f"{name}: LSTM is bidirectional and reads the future"):

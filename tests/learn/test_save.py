@@ -11,7 +11,18 @@ from learn.test_online import learner, weights
 from torch import nn
 
 import longlag as ll
-from longlag.learn import BPTT, RTRL, LocalForward, Online, TruncatedBPTT, TruncatedRTRL, squared_error
+from longlag.learn import (
+    BPTT,
+    RFLO,
+    RTRL,
+    UORO,
+    LocalForward,
+    Online,
+    SnAp,
+    TruncatedBPTT,
+    TruncatedRTRL,
+    squared_error,
+)
 
 OPTIMIZERS = {
     "SGD": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-3),
@@ -28,6 +39,9 @@ LAYERS = {
     "lstm97_full": (RTRL(), lambda: ll.LSTM97(3, 2, 1, 0, 4, **DEFAULTS)),
     "lstm": (RTRL(), lambda: ll.LSTM(3, 4, 2, **DEFAULTS)),
     "jordan": (RTRL(), lambda: ll.Jordan(3, 5, 4, hidden_feedback=True, **DEFAULTS)),
+    "snap": (SnAp(1), lambda: ll.LSTM(3, 4, **DEFAULTS)),
+    "uoro": (UORO(), lambda: ll.GRU(3, 4, 2, **DEFAULTS)),
+    "rflo": (RFLO(), lambda: ll.Leaky(3, 4, **DEFAULTS)),
     "window": (TruncatedBPTT(3), lambda: ll.GRU(3, 4, **DEFAULTS)),
     "bptt": (BPTT(), lambda: ll.GRU(3, 4, **DEFAULTS)),
     "frozen": (RTRL(), lambda: ll.EchoState(3, 5, 4, density=1.0, **DEFAULTS)),

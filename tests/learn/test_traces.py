@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 import longlag as ll
-from longlag.learn import BPTT, RTRL, LocalForward, TruncatedBPTT, TruncatedRTRL
+from longlag.learn import BPTT, RFLO, RTRL, UORO, LocalForward, SnAp, TruncatedBPTT, TruncatedRTRL
 
-RULES = [RTRL(), BPTT(), TruncatedBPTT(3), TruncatedRTRL(), LocalForward(), LocalForward(cross=True)]
+RULES = [RTRL(), SnAp(1), RFLO(), BPTT(), TruncatedBPTT(3), TruncatedRTRL(), LocalForward(), LocalForward(cross=True)]
 NAMES = ["lstm", "gru x2", "local_net", "user_oscillator x2", "local_network", "lstm97", "jordan_hidden", "echo"]
 PAIRS = [(rule, name) for rule in RULES for name in NAMES if serves(rule, make(name))]
 pairs = pytest.mark.parametrize(("rule", "name"), PAIRS, ids=lambda value: str(value))
@@ -122,7 +122,12 @@ def test_any_parametrisation_of_any_weight():
         def forward(self, value):
             return self.scale * value
 
-    for name, weight in (("lstm x2", "weight_hh_l1"), ("local_net", "weight_ih_l0"), ("lstm97", "weight_ig")):
+    for name, weight in (
+        ("lstm x2", "weight_hh_l1"),
+        ("local_net", "weight_ih_l0"),
+        ("lstm97", "weight_ig"),
+        ("jordan", "weight_fb"),
+    ):
         layer = make(name)
         nn.utils.parametrize.register_parametrization(layer, weight, Scaled())
         if name == "lstm x2":
@@ -184,7 +189,7 @@ def test_nothing_is_made_on_another_device(name):
     layer = MAKERS[name]().to("meta")
     x, active = torch.zeros(2, layer.input_size, dtype=torch.float64, device="meta"), torch.tensor([True, False])
     masks = {"active": active.to("meta"), "reset": active.to("meta")}
-    for rule in RULES:
+    for rule in (*RULES, UORO()):
         if serves(rule, layer):
             state, trace = None, rule.start(layer, 2)
             for given in ({}, masks, {}):

@@ -1,4 +1,4 @@
-"""Engines run a cell over time: plain torch (`reference`), compiled kernels (`cpu`)."""
+"""Engines run a cell over time: plain torch (`reference`), compiled kernels (`cpu`), torch's own kernels (`torch`)."""
 
 from longlag.cells import Cell, register_printer
 from longlag.engines import _operators as _operators  # registers them with torch
@@ -9,6 +9,8 @@ from longlag.engines._arguments import Weights as Weights
 from longlag.engines._choose import as_operator as as_operator
 from longlag.engines._choose import check as check
 from longlag.engines._choose import choose as choose
+from longlag.engines._for_cells import check_for_cells as check_for_cells
+from longlag.engines._for_cells import choose_for_cell as choose_for_cell
 from longlag.engines._operators import one_by_one as one_by_one
 from longlag.engines._run import run as run
 from longlag.engines._run import run_blocks as run_blocks

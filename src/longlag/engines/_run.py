@@ -11,6 +11,7 @@ from longlag.cells import Cell
 from longlag.engines import reference
 from longlag.engines._arguments import Weights
 from longlag.engines._choose import choose
+from longlag.engines._for_cells import choose_for_cell
 
 _loaded: list[Any] = []  # the CPU engine, after its first use
 
@@ -38,11 +39,16 @@ def run(
     Returns:
         outputs (T, B, H) and the final state, each part (1, B, H): a layer's share of a stack's state.
     """
-    if choose(request, x)[0] == "cpu":
+    engine = choose_for_cell(request, cell, x, w, state, mask=mask, reset=reset)[0]
+    if engine == "cpu":
         results = _cpu().run(cell, x, w, state, mask, lengths, reset, reverse)
         if results is not None:
             return results
         choose(request, x, *w.tensors(), *state, mask)  # raises with the reason if the CPU engine was requested by name
+    elif engine == "torch":
+        from longlag.engines.builtin import run as builtin
+
+        return builtin.run(cell, x, w, state, lengths, reverse)
     return reference.run_weights(cell, x, w, state, mask=mask, lengths=lengths, reset=reset, reverse=reverse)
 
 

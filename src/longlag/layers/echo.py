@@ -75,7 +75,7 @@ class EchoState(Layer):
         for name, value in {"spectral_radius": spectral_radius, "ridge": ridge}.items():
             if not value >= 0:
                 raise ValueError(f"EchoState: {name} must not be negative, got {value!r}")
-        engines.check("EchoState", engine)
+        engines.check_for_cells("EchoState", engine)
         self.input_size = validation.positive("EchoState", "input_size", input_size)
         self.hidden_size = validation.positive("EchoState", "hidden_size", hidden_size)
         self.output_size = validation.positive("EchoState", "output_size", output_size)

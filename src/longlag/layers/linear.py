@@ -30,6 +30,7 @@ class Direct(NamedTuple):
         source: (B, width), which multiplies every row of θ; None: θ has one number per row.
         rows: indices of the n′ state values that the parameters can reach; None: all n.
         assign: gradient of the block (rows · width,) -> gradients by path.
+        on_output: ∂y/∂(rows of θ), (B, O, rows), at a constant s(t−1).
     """
 
     key: str
@@ -37,6 +38,7 @@ class Direct(NamedTuple):
     source: Tensor | None
     rows: Tensor | None
     assign: Callable[[Tensor], Gradients]
+    on_output: Callable[[], Tensor]
 
 
 class LinearStep(abc.ABC):
@@ -82,6 +84,12 @@ class LinearStep(abc.ABC):
         n = sum(part.numel() for part in self.state) // max(len(self.y), 1)
         eye = torch.eye(n, dtype=self.y.dtype, device=self.y.device)
         return self.push(eye.expand(len(self.y), -1, -1))
+
+    def output_jacobian(self) -> Tensor:
+        """∂y(t)/∂s(t−1), (B, O, n)."""
+        n, O = sum(part.numel() for part in self.state) // max(len(self.y), 1), self.y.shape[-1]
+        eye = torch.eye(O, dtype=self.y.dtype, device=self.y.device).expand(len(self.y), -1, -1)
+        return self.pull(eye.new_zeros(len(self.y), n, O), eye)[0].mT
 
     @property
     def gates(self) -> dict[str, Tensor]:
@@ -145,30 +153,40 @@ class AutogradStep(LinearStep):
     @torch.no_grad()
     def influence(self, wanted: Collection[str]) -> tuple[Tensor, list[Direct]]:
         named = {name: p.detach() for name, p in self.layer.named_parameters() if name in wanted}
-        rows = [self._influence_on(b, named) for b in range(len(self.x))]  # per-sample parameter derivatives
-        J, C = (torch.stack(pieces) for pieces in zip(*rows))
+        if not self.spec.shapes:
+            return self.x.new_zeros(len(self.x), 0, 0), []
+        J, C = self._influence_on(named, output=False)
         shapes = {name: p.shape for name, p in named.items()}
 
         def assign(gradient: Tensor) -> Gradients:
             pieces = gradient.split([shape.numel() for shape in shapes.values()])
             return {name: piece.view(shape) for (name, shape), piece in zip(shapes.items(), pieces)}
 
-        return J, [Direct("parameters", C, None, None, assign)] if named else []
+        def on_output() -> Tensor:
+            return self._influence_on(named, output=True)[1]
 
-    def _influence_on(self, b: int, named: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """J (n, n) and ∂s/∂θ (n, w) of sample b."""
+        return J, [Direct("parameters", C, None, None, assign, on_output)] if named else []
+
+    @torch.no_grad()
+    def _influence_on(self, named: dict[str, Tensor], output: bool) -> tuple[Tensor, Tensor]:
+        """J (B, n, n) and ∂s/∂θ (B, n, w); or the same of the output."""
+        samples = [self._influence_on_sample(b, named, output) for b in range(len(self.x))]
+        J, C = (torch.stack(pieces) for pieces in zip(*samples))
+        return J, C
+
+    def _influence_on_sample(self, b: int, named: dict[str, Tensor], output: bool) -> tuple[Tensor, Tensor]:
         x, teacher = self.x[b : b + 1], None if self.teacher is None else self.teacher[b : b + 1]
 
-        def new_state(parameters: dict[str, Tensor], s: Tensor) -> Tensor:
+        def run(parameters: dict[str, Tensor], s: Tensor) -> Tensor:
             before = self.spec.whole(self.spec.unflatten(s))
-            _, after = functional_call(_Taught(self.layer), parameters, (x, before, teacher))
-            return self.spec.flatten(after)[0]
+            y, after = functional_call(_Taught(self.layer), parameters, (x, before, teacher))
+            return y[0] if output else self.spec.flatten(after)[0]
 
         under = {f"layer.{name}": p for name, p in named.items()}
-        s, back = vjp(new_state, under, self._rows(self.before)[b : b + 1])  # pyright: ignore[reportAssignmentType]
+        s, back = vjp(run, under, self._rows(self.before)[b : b + 1])  # pyright: ignore[reportAssignmentType]
         by_parameter, by_state = vmap(back)(torch.eye(len(s), dtype=s.dtype, device=s.device))
         empty = s.new_zeros(len(s), 0)
-        return by_state.flatten(1), torch.cat([empty, *(g.flatten(1) for g in by_parameter.values())], 1)
+        return by_state.flatten(1), torch.cat([empty, *(g.reshape(len(s), -1) for g in by_parameter.values())], 1)
 
     def gradients(self, dy: Tensor, wanted: Collection[str]) -> tuple[Tensor, Gradients]:
         named = {name: p for name, p in self.layer.named_parameters() if name in wanted}

@@ -130,8 +130,18 @@ class LSTM97Step(LinearStep):
                 path = f"{kind}_{section}"
                 if path in wanted:
                     assign = functools.partial(self._assign, path)
-                    blocks.append(Direct(path, C[:, :, self.rows[section]], source, None, assign))
+                    piece = C[:, :, self.rows[section]]
+                    on_output = functools.partial(self._on_output, piece)
+                    blocks.append(Direct(path, piece, source, None, assign, on_output))
         return self.jacobian(), blocks
+
+    def _on_output(self, ds: Tensor) -> Tensor:
+        """Changes of the output (B, O, p) from those of the new state."""
+        with torch.enable_grad():
+            y = self.activations.detach().requires_grad_()
+            output = self._read_out(y)
+            rows = [torch.autograd.grad(one, y, retain_graph=True)[0] for one in output.sum(0)]
+        return torch.stack(rows, 1) @ ds[:, : self.activations.shape[1]]
 
     def _assign(self, path: str, gradient: Tensor) -> Gradients:
         return {path: gradient.view(getattr(self.layer, path).shape)}

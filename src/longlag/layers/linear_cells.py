@@ -84,6 +84,31 @@ class CellStep(LinearStep):
         return torch.stack(parts, 1).flatten(1, 3) if parts else y.new_zeros(len(y), 0, y.shape[-1])
 
     # ----------------------------------------------------------------------------------------------------- parameters
+    def jacobian(self) -> Tensor:
+        level = self.levels[0]
+        if len(self.levels) > 1 or level.norms:
+            return super().jacobian()
+        eye = torch.eye(self.H, dtype=self.y.dtype, device=self.y.device)
+        reads = {name: {name: eye} for name in self.cell.fed_back}  # values read from the past, with their matrices
+        if level.weights.U is not None:
+            reads["y"] |= zip(self.cell.recurrent_gates, level.weights.U.split(self.H))
+        zero = eye.new_zeros(len(self.y), self.H, self.H)
+        rows = [
+            torch.cat([self._product(level, out, matrices, zero) for matrices in reads.values()], -1)
+            for out in self.cell.fed_back
+        ]
+        return torch.cat(rows, 1) if rows else super().jacobian()
+
+    def _product(self, level: Level, out: str, matrices: Columns, zero: Tensor) -> Tensor:
+        """Σ_v (∂out/∂v) M_v."""
+        return sum((level.partials[out, v] * M for v, M in matrices.items() if (out, v) in level.partials), zero)
+
+    def output_jacobian(self) -> Tensor:
+        if "y" not in self.cell.fed_back or len(self.levels) > 1 or self.levels[0].norms:
+            return super().output_jacobian()
+        first = self.cell.fed_back.index("y") * self.H
+        return self.jacobian()[:, first : first + self.H]
+
     def influence(self, wanted: Collection[str]) -> tuple[Tensor, list[Direct]]:
         blocks = [block for k in range(len(self.levels)) for block in self._blocks(k, wanted)]
         return self.jacobian(), blocks
@@ -102,20 +127,22 @@ class CellStep(LinearStep):
         }
         if not any(path in wanted for name in (*sources, *units) for path in self._paths(name, k)):
             return
-        C = self._parameter_columns(k)  # columns: net inputs, params, γ, β
+        C, C_y = self._parameter_columns(k)  # columns: net inputs, params, γ, β
         rows = None
         if k:  # levels below k do not depend on these parameters
             rows = torch.arange(C.new_empty(self.shape).numel(), device=C.device).view(self.shape)[:, k:].flatten()
         for name, (gates, source) in sources.items():
-            yield self._direct(name, k, C[:, :, self._columns(gates)], source, rows)
-        for name, piece in zip(units, C[:, :, G:].split(list(units.values()), -1)):
-            yield self._direct(name, k, piece, None, rows)
+            columns = self._columns(gates)
+            yield self._direct(name, k, C[:, :, columns], source, rows, C_y[:, :, columns])
+        pieces = (M[:, :, G:].split(list(units.values()), -1) for M in (C, C_y))
+        for name, piece, piece_y in zip(units, *pieces):
+            yield self._direct(name, k, piece, None, rows, piece_y)
 
-    def _direct(self, name: str, k: int, C: Tensor, source: Tensor | None, rows: Tensor | None) -> Direct:
-        return Direct(f"{name}_l{k}", C, source, rows, functools.partial(self._assign, name, k))
+    def _direct(self, name: str, k: int, C: Tensor, source: Tensor | None, rows: Tensor | None, C_y: Tensor) -> Direct:
+        return Direct(f"{name}_l{k}", C, source, rows, functools.partial(self._assign, name, k), lambda: C_y)
 
-    def _parameter_columns(self, k: int) -> Tensor:
-        """∂s/∂(net inputs, params, γ, β) of level k, over the levels from k on: (B, n′, …)."""
+    def _parameter_columns(self, k: int) -> tuple[Tensor, Tensor]:
+        """∂s/∂(net inputs, params, γ, β) of level k, over the levels from k on: (B, n′, …); and ∂y/∂(the same)."""
         cell, level = self.cell, self.levels[k]
         eye = torch.eye(self.H, dtype=self.y.dtype, device=self.y.device).expand(len(self.y), -1, -1)
         nets = dict.fromkeys(cell.gates, eye)
@@ -132,7 +159,7 @@ class CellStep(LinearStep):
         for above in self.levels[k + 1 :]:
             below = reached[-1]["y"]
             reached.append(self._outputs(above, self._net_changes(above, None, below), below))
-        return self._state_columns(reached)
+        return self._state_columns(reached), reached[-1]["y"]
 
     def _columns(self, gates: tuple[str, ...]) -> list[int] | slice:
         """Columns of some gates' net inputs among those of all gates."""

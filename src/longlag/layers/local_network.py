@@ -65,7 +65,7 @@ class LocalFeedbackNetwork(StepLayer):
         self.output_sizes = self._kinds("output", output)
         if not self.hidden_sizes and self.output_sizes[0]:
             raise ValueError(f"{self.class_name}: hidden must name a layer for the static outputs to read, got none")
-        engines.check(self.class_name, engine)
+        engines.check_for_cells(self.class_name, engine)
         self.recurrent_dropout = validation.probability(self.class_name, "recurrent_dropout", recurrent_dropout)
         self.output_size = sum(self.output_sizes)
         options: dict[str, Any] = {

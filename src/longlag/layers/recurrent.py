@@ -76,7 +76,7 @@ class Recurrent(Stack):
         )
         if not isinstance(cell, Cell):
             raise TypeError(f"{self.class_name}: cell must be made by @longlag.cell, got {type(cell).__name__}")
-        engines.check(self.class_name, engine)
+        engines.check_for_cells(self.class_name, engine)
         if norm is not None:
             validation.one_of(self.class_name, "norm", norm, NORMS)
             if norm == "layer" and hidden_size < 2:
@@ -218,7 +218,9 @@ class Recurrent(Stack):
         return gain_bound(self.cell, w.U, w.params)
 
     def engine_for(self, x: Tensor) -> str:
-        return ": ".join(engines.choose(self.engine, x))
+        # in the present mode; without lengths and reset
+        mask = x.new_ones(()) if self.training and self.recurrent_dropout else None
+        return ": ".join(engines.choose_for_cell(self.engine, self.cell, x, self._weights_apart(0), mask=mask))
 
     @staticmethod
     def from_step(

@@ -8,5 +8,8 @@ from longlag.learn.local_forward import LocalForward as LocalForward
 from longlag.learn.losses import cross_entropy as cross_entropy
 from longlag.learn.losses import squared_error as squared_error
 from longlag.learn.online import Online as Online
+from longlag.learn.rflo import RFLO as RFLO
 from longlag.learn.rtrl import RTRL as RTRL
+from longlag.learn.snap import SnAp as SnAp
 from longlag.learn.truncated import TruncatedRTRL as TruncatedRTRL
+from longlag.learn.uoro import UORO as UORO

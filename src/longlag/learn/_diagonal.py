@@ -167,7 +167,7 @@ def _gradient(group: UnitGroup, values: Values, nets: Tensor, through: Traces) -
         if part in through:
             d, traces = through[part].unsqueeze(-1), values["own"][group.name]
             by_gate = dW.view(len(group.cell.gates), group.units, -1)[group.traced_rows]
-            by_gate += (d * traces["weights"][part]).sum(1)  # [LF-92 2.1 g] [LSTM-97 3.1 dw]
+            by_gate += (d * traces["weights"][part]).sum(1)  # [LF-92 2.1 g] [LSTM-97 3.1 dw] [RFLO 1 dθ]
             if params:
                 past = (d * traces["params"][part]).sum(1).squeeze(-1)
                 dparams = [direct + more for direct, more in zip(dparams, past)]
@@ -186,7 +186,7 @@ def _advance(E: Traces, partials: Partials, names: tuple[str, ...], source: Tens
                     E_q += E_r * (p.unsqueeze(-1) if isinstance(p, Tensor) else p)
         direct = _column(partials, part, names, E_q)
         if isinstance(direct, Tensor):
-            E_q.addcmul_(direct, source)  # [LF-92 2.1 E] [LSTM-97 3.1 A] [LSTM-97 3.1 B] [LSTM-FG 1.3 E]
+            E_q.addcmul_(direct, source)  # [LF-92 2.1 E] [LSTM-97 3.1 A] [LSTM-97 3.1 B] [LSTM-FG 1.3 E] [RFLO 1 ε]
         elif direct:
             E_q.add_(source, alpha=direct)
     if new is not E:

@@ -35,5 +35,5 @@ class RTRL(Rule):
         try:
             graph = layer.local_units()
         except NotLocal:
-            return Dense(layer)
+            return Dense(self._name, layer)
         return Diagonal(layer, graph, cross=True)

@@ -1,0 +1,67 @@
+"""The choice of an engine for a run of a cell, among all engines; `_choose` knows `reference` and `cpu` only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from longlag.cells import Cell
+from longlag.engines import _choose
+from longlag.engines._arguments import Weights
+
+NAMES = ("reference", "cpu", "torch")
+
+
+def check_for_cells(owner: str, request: str) -> None:
+    """Refuse an engine that does not exist."""
+    if request not in ("auto", *NAMES):
+        raise ValueError(f"{owner}: engine must be one of 'auto', {', '.join(map(repr, NAMES))}, got {request!r}")
+
+
+def choose_for_cell(
+    request: str,
+    cell: Cell,
+    x: Tensor,
+    w: Weights,
+    state: Sequence[Tensor | None] = (),
+    *,
+    mask: Tensor | None = None,
+    reset: Tensor | None = None,
+) -> tuple[str, str]:
+    """The engine for a run of a cell, and the reason; arguments as in `longlag.engines.run`.
+
+    Args:
+        request: ``"auto"``, or the name of an engine. If it cannot run the call, a ValueError gives the reason.
+    """
+    if request in ("reference", "cpu") or (request == "auto" and x.is_cpu):
+        return _choose.choose(request, x)
+    found = {}
+    for engine in ("torch",) if request == "auto" else (request,):
+        found[engine] = _obstacle(engine, cell, x, w, state, mask, reset)
+        if found[engine] is None:
+            return engine, _WHY[engine] if request == "auto" else "asked for by name"
+    if request != "auto":
+        raise ValueError(f"engine '{request}' cannot serve this call: {found[request]}; engine='reference' can")
+    return "reference", "; ".join(f"engine '{engine}': {why}" for engine, why in found.items())
+
+
+_WHY = {"torch": "torch's own kernels compute this cell"}
+
+
+def _obstacle(
+    engine: str,
+    cell: Cell,
+    x: Tensor,
+    w: Weights,
+    state: Sequence[Tensor | None],
+    mask: Tensor | None,
+    reset: Tensor | None,
+) -> str | None:
+    for tensor in (x, *w.tensors(), *state, mask):
+        if tensor is not None and (tensor.dtype is not x.dtype or tensor.device != x.device):
+            what = f"{x.dtype} on {x.device} and {tensor.dtype} on {tensor.device}"
+            return f"all tensors must have one dtype and device, got {what}"
+    from longlag.engines.builtin import run as builtin
+
+    return builtin.obstacle(cell, x, w, mask, reset)

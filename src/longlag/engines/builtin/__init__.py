@@ -1,0 +1,1 @@
+"""torch's own recurrent kernels as an engine."""
