@@ -53,6 +53,19 @@ def forward_mode_active() -> bool:
         raise _changed("torch", "autograd.forward_ad._current_level", error) from error
 
 
+def nothing_active() -> bool:
+    """Whether torch executes operations as they are: no transform, forward mode, dispatch mode or compilation."""
+    try:
+        return not (
+            torch._C._are_functorch_transforms_active()
+            or forward_ad._current_level >= 0
+            or torch._C._len_torch_dispatch_stack()
+            or torch.compiler.is_compiling()
+        )
+    except (AttributeError, TypeError) as error:
+        raise _changed("torch", "_C._len_torch_dispatch_stack", error) from error
+
+
 def modes_active() -> bool:
     """Whether a dispatch mode intercepts operations: fake tensors, tracing, counting."""
     try:

@@ -76,7 +76,8 @@ class Layer(nn.Module, abc.ABC):
             for theirs, ours in _TORCH_NAMES.items():
                 if theirs in kwargs:
                     kwargs[ours] = kwargs.pop(theirs)
-        if isinstance(args[0] if args else kwargs.get("x"), Proxy):
+        x = args[0] if args else kwargs.get("x")
+        if type(x) is not Tensor and isinstance(x, Proxy):
             return _traced(self, args, kwargs)
         return super().__call__(*args, **kwargs)
 

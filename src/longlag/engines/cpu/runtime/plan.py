@@ -97,7 +97,7 @@ class Plan:
         self.forward = self._pass("forward", save, ends)
         workspace = self.forward.workspace
         own = (workspace.kept, math.prod(workspace.shape))
-        self.saved_bytes = (*self.sizes, *(count * self.number for count in own))  # of what backward passes read
+        self.saved_bytes = [*self.sizes, *(count * self.number for count in own)]  # of what backward passes read
         self.errors = [self.program.places["backward"][n] for n in ("dOut", *(f"d_{s}_end" for s in cell.fed_back))]
 
     def backward(self, needed: tuple[bool, ...]) -> Pass:
@@ -147,12 +147,18 @@ class Kind:
         self.cell, self.names, self.reverse, self.eps, self.plain, self.bare = cell, names, reverse, eps, plain, bare
         self._latest: tuple[Any, Plan] | None = None
 
-    def plan(self, *request: Any) -> Plan:
-        """The plan for (save, threads, dtype, *shapes); the latest one is found without hashing the shapes."""
+    def plan(self, *request: Any) -> Plan | None:
+        """The plan for (save, threads, *dtypes, *shapes) of the tensors; None if they have more than one dtype.
+
+        The latest plan is found without hashing its shapes.
+        """
         latest = self._latest
         if latest is None or latest[0] != request:
-            save, threads, dtype, *shapes = request
-            found = plan(self.cell, self.names, tuple(shapes), dtype, self.plain, save, self.reverse, threads)
+            save, threads, *dtypes_and_shapes = request
+            dtypes, shapes = dtypes_and_shapes[: len(self.names)], tuple(dtypes_and_shapes[len(self.names) :])
+            if len(set(dtypes)) > 1:
+                return None
+            found = plan(self.cell, self.names, shapes, dtypes[0], self.plain, save, self.reverse, threads)
             latest = self._latest = request, found
         return latest[1]
 

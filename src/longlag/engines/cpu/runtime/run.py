@@ -20,7 +20,6 @@ from torch import Tensor
 from longlag.cells import Cell
 from longlag.engines import _private, reference
 from longlag.engines._arguments import DtypeError, Norm, ShapeError, Weights, resets_backwards
-from longlag.engines._choose import as_operator
 from longlag.engines._operators import each_of_a_batch
 from longlag.engines.cpu.runtime.plan import Kind, Pass, Plan, kind_of
 from longlag.engines.cpu.runtime.validation import Optional, check_memory, check_optional
@@ -31,7 +30,8 @@ _PLAIN_TYPES = _private.PLAIN_TYPES
 _Function: Any = _private.single_level_function()
 _unwrap = _private.unwrap_function()
 _is_batch = _private.batch_test()
-_shape, _data_ptr, _is_neg, _is_contiguous = Tensor.shape.__get__, Tensor.data_ptr, Tensor.is_neg, Tensor.is_contiguous
+_data_ptr, _is_neg, _is_contiguous = Tensor.data_ptr, Tensor.is_neg, Tensor.is_contiguous
+_shape, _dtype, _is_cpu, _nbytes = (getattr(Tensor, name).__get__ for name in ("shape", "dtype", "is_cpu", "nbytes"))
 
 
 def run(
@@ -43,12 +43,16 @@ def run(
     lengths: Tensor | None,
     reset: Tensor | None,
     reverse: bool,
+    seen_by_torch: bool,
 ) -> tuple[Tensor, tuple[Tensor, ...]] | None:
-    """See `longlag.engines.run`; None if a tensor's class overrides operations."""
+    """See `longlag.engines.run`; None if a tensor's class overrides operations.
+
+    Args:
+        seen_by_torch: run as an operator.
+    """
     W, b, U, b_recurrent, params, norm = w
     if b_recurrent is not None:
         raise ValueError(f"engine 'cpu': biases of cell {cell.name} must be the pair (bias_ih, bias_hh)")
-    seen_by_torch = as_operator()
     given = {"x": x, "W": W}
     if isinstance(b, tuple):
         given["b_x"], given["bias_hh"] = b
@@ -163,14 +167,14 @@ def _batched_gradients(
 # ------------------------------------------------------------------------------------------------------- kernels
 def planned(kind: Kind, given: Sequence[Tensor], optional: Optional, save: bool) -> Plan:
     """The plan of a call, whose tensors have the right shapes, dtypes and device."""
-    dtype = given[0].dtype
-    for name, value in zip(kind.names, given):
-        if value.dtype is not dtype or not value.is_cpu:
-            got = f"{value.dtype} on {value.device}"
-            raise DtypeError(f"engine 'cpu': {name} of cell {kind.cell.name} must be {dtype} on cpu like x, got {got}")
-    plan = kind.plan(save, torch.get_num_threads(), dtype, *map(_shape, given))
+    plan = kind.plan(save, torch.get_num_threads(), *map(_dtype, given), *map(_shape, given))
+    if plan is None or not all(map(_is_cpu, given)):
+        dtype = given[0].dtype
+        name, odd = next((n, v) for n, v in zip(kind.names, given) if v.dtype is not dtype or not v.is_cpu)
+        got = f"{odd.dtype} on {odd.device}"
+        raise DtypeError(f"engine 'cpu': {name} of cell {kind.cell.name} must be {dtype} on cpu like x, got {got}")
     if not kind.bare:
-        check_optional(f"cell {kind.cell.name}", plan.forward.workspace.shape, dtype, optional)
+        check_optional(f"cell {kind.cell.name}", plan.forward.workspace.shape, plan.dtype, optional)
     return plan
 
 
@@ -210,14 +214,13 @@ def backward(
         saved: the tensors given, the memory kept by the forward pass, the outputs.
         addresses: of these tensors in the forward pass; a tensor that still is there is unchanged.
     """
-    held, dtype = [], plan.dtype
-    for value, size, at in zip(saved, plan.saved_bytes, addresses or [0] * len(saved)):
-        if value.data_ptr() != at or value.nbytes != size or value.dtype is not dtype:
-            _check_saved(kind, saved, plan)  # hooks on saved tensors may bring back anything
-            addresses = [_address(value, held) for value in saved]
-            break
+    held = []
+    same = [*map(_data_ptr, saved)] == addresses and [*map(_nbytes, saved)] == plan.saved_bytes
+    if not same or {*map(_dtype, saved)} != {plan.dtype}:
+        _check_saved(kind, saved, plan)  # hooks on saved tensors may bring back anything
+        addresses = [_address(value, held) for value in saved]
     if not kind.bare:
-        check_optional(f"cell {kind.cell.name}", plan.forward.workspace.shape, dtype, optional)
+        check_optional(f"cell {kind.cell.name}", plan.forward.workspace.shape, plan.dtype, optional)
     this, new = plan.backward(needed), saved[0].new_empty
     found = [new(*shape) for shape in this.results]
     _run(plan, this, kind, [*addresses, *map(_data_ptr, found)], optional, d_results)
