@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.nn.modules import module as _modules
 
 PLAIN_TYPES = frozenset((Tensor, torch.nn.Parameter))  # these types do not override operations
 
@@ -64,6 +65,25 @@ def nothing_active() -> bool:
         )
     except (AttributeError, TypeError) as error:
         raise _changed("torch", "_C._len_torch_dispatch_stack", error) from error
+
+
+def calls_forward(module: torch.nn.Module) -> bool:
+    """Whether a call of the module is a call of its ``forward``: no hooks, no ``module.compile()``, no tracing."""
+    try:
+        return not (
+            module._forward_hooks
+            or module._forward_pre_hooks
+            or module._backward_hooks
+            or module._backward_pre_hooks
+            or _modules._global_forward_hooks
+            or _modules._global_forward_pre_hooks
+            or _modules._global_backward_hooks
+            or _modules._global_backward_pre_hooks
+            or module._compiled_call_impl
+            or torch._C._get_tracing_state()
+        )
+    except AttributeError as error:
+        raise _changed("torch", "nn.Module._forward_hooks", error) from error
 
 
 def modes_active() -> bool:

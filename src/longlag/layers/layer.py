@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Proxy
 
+from longlag.engines import calls_forward
 from longlag.layers.linear import AutogradStep, LinearStep, influential
 from longlag.layers.state import State, StateSpec
 from longlag.layers.units import NotLocal, UnitGraph
@@ -79,6 +80,8 @@ class Layer(nn.Module, abc.ABC):
         x = args[0] if args else kwargs.get("x")
         if type(x) is not Tensor and isinstance(x, Proxy):
             return _traced(self, args, kwargs)
+        if calls_forward(self):
+            return self.forward(*args, **kwargs)
         return super().__call__(*args, **kwargs)
 
     # ------------------------------------------------------------------------------------------------------ state

@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize
 
 from longlag import engines
 from longlag.cells import Cell
-from longlag.engines import Weights, reference
+from longlag.engines import Weights, calls_forward, reference
 from longlag.layers import validation
 from longlag.layers._stack import Stack
 from longlag.layers.bounds import gain_bound
@@ -87,6 +87,7 @@ class Recurrent(Stack):
         self._make_weights({"device": device, "dtype": dtype})
         layers = [[stem + self.suffix(k) for stem in MATRICES] for k in range(num_layers * self.directions)]
         self._names = [[name if name in self._parameters else None for name in names] for names in layers]
+        self._make_steps()
         self.reset_parameters()
 
     def _make_weights(self, factory: dict) -> None:
@@ -155,9 +156,12 @@ class Recurrent(Stack):
         if b is not None and b_hh is not None:
             b = b, b_hh
         if gamma is not None and beta is not None:
-            norm = (engines.Norm.with_sample_variance if self.norm == "layer" else engines.Norm)(gamma, beta, EPS)
+            norm = self._norm(gamma, beta)
         params = tuple(self._values([name + self.suffix(k) for name in cell.params])) if cell.params else ()
         return Weights(W, b, U, None, params, norm)
+
+    def _norm(self, gamma: Tensor, beta: Tensor) -> engines.Norm:
+        return (engines.Norm.with_sample_variance if self.norm == "layer" else engines.Norm)(gamma, beta, EPS)
 
     def _run(
         self, k: int, x: Tensor, state: tuple[Tensor, ...] | None, sequences: validation.Sequences, mask: Tensor | None
@@ -166,6 +170,40 @@ class Recurrent(Stack):
             self.engine, self.cell, x, self._weights_apart(k), state or (),
             mask=mask, lengths=sequences.lengths, reset=sequences.reset, reverse=self._runs_backwards(k),
         )  # fmt: skip
+
+    # ------------------------------------------------------------------------------------------------------- step
+    def _make_steps(self) -> None:
+        """What `step` needs to know about the weights: their names here, and in the kernels' tables."""
+        stems = {"W": "weight_ih", "b_x": "bias_ih", "bias_hh": "bias_hh", "U": "weight_hh"}
+        stems |= {f"{p}_all": p for p in self.cell.params} | {"gamma": "norm_weight", "beta": "norm_bias"}
+        stems = {name: stem for name, stem in stems.items() if stem + "_l0" in self._parameters}
+        self._step_names = [stem + self.suffix(k) for k in range(self.num_layers) for stem in stems.values()]
+        eps = self._norm(*[self.any_weight] * 2).eps if self.norm else 0.0
+        self._steps = engines.Steps(self.cell, tuple(stems), self.num_layers, eps)
+
+    def step(self, x_t: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """One step: x_t (B, I) or (I,). Pass the returned state to the next step."""
+        drops = self.training and (self.recurrent_dropout or self.dropout)
+        if self._steps_alone and not (drops or self.bidirectional) and self.engine in ("auto", "cpu"):
+            parts = state if type(state) is tuple else (state,)
+            if len(parts) == len(self.cell.fed_back) and calls_forward(self):
+                weights = self._values(self._step_names)
+                if self.norm == "layer":
+                    n = len(weights) // self.num_layers
+                    for k in range(n - 1, len(weights), n):
+                        weights[k - 1] = self._norm(weights[k - 1], weights[k]).weight
+                results = self._steps(x_t, weights, parts)
+                if results is not None:
+                    y, new = results
+                    return y, new if len(new) != 1 else new[0]
+        return super().step(x_t, state)
+
+    _steps_alone = True  # whether `forward` is the function of this class
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        own = ("forward", "_run", "weights", "_weights_apart", "_values", "_norm")
+        cls._steps_alone = all(getattr(cls, name) is getattr(Recurrent, name) for name in own)
 
     def trajectory(self, x: Tensor, state: State | None = None) -> tuple[Tensor, Tensor]:
         """All outputs and states of a run, level by level; see `Layer.trajectory`."""

@@ -45,7 +45,7 @@ def forward(key: str, names: list[str], given: list[Tensor], *options: Any) -> l
     """``longlag::recurrent``: outputs, final states and the tensor that the backward operator reads."""
     kind, optional = _called(key, names, given, options)
     out, ends, kept, *_ = run.forward(kind, given, optional, save=True)
-    return [out, *ends, kept]
+    return [out, *ends, kept] if kept is not None else [out, *ends]
 
 
 def shapes(key: str, names: list[str], given: list[Tensor], *options: Any) -> list[Tensor]:

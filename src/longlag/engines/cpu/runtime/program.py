@@ -49,7 +49,8 @@ class Workspace(NamedTuple):
 
     shape: tuple[int, int, int]  # of the outputs: T, B, H
     threads: int
-    kept: int  # numbers in the block that the backward pass reads
+    save: bool  # whether there will be a backward pass
+    kept: int  # numbers in the block that the backward pass reads; without one, the block is part of scratch memory
     memory: int  # numbers in the block that is freed after the call
     table: array  # sizes and offsets are filled in, addresses are not
     tiles: tuple[tuple[int, int], ...] = ()  # of the gradients of W and U: number of tiles, number of threads
@@ -81,23 +82,34 @@ class Program:
         kernel, B, places = self._kernels[part], workspace.shape[1], self.places[part]
         call, stage = machine.callable_at(kernel), places["stage"]
 
-        memory, size, dtype = places["memory"], workspace.memory, getattr(torch, self.dtype)
+        memory, kept, dtype = places["memory"], places["kept"], getattr(torch, self.dtype)
+        saved, end = workspace.save, workspace.memory * self.number  # of what every call needs
+        size = workspace.memory + (0 if saved else workspace.kept)
 
         def run_small(table: array) -> None:
             try:
-                table[memory] = _scratch.address
+                at = _scratch.address
             except AttributeError:  # the first call of this thread
-                table[memory] = _scratch.new()
+                at = _scratch.new()
+            table[memory] = at
+            if not saved:
+                table[kept] = at + end
             call(table.buffer_info()[0], 0, B, 0)
+
+        def block_for(table: array) -> torch.Tensor:
+            block = torch.empty(size, dtype=dtype)
+            table[memory] = block.data_ptr()
+            if not saved:
+                table[kept] = table[memory] + end
+            return block
 
         def run(table: array) -> None:
-            block = torch.empty(size, dtype=dtype)
-            table[memory] = block.data_ptr()
+            block = block_for(table)
             call(table.buffer_info()[0], 0, B, 0)
+            del block
 
         def run_stages(table: array) -> None:
-            block = torch.empty(size, dtype=dtype)
-            table[memory] = block.data_ptr()
+            block = block_for(table)
             address, wanted, sharing = table.buffer_info()[0], table[stage], workspace.sharing
             jobs = {m: table[memory] + table[places[m]] for m in ("PW", "PU") if sharing > 1}
             for matrix, at in jobs.items():
@@ -114,6 +126,7 @@ class Program:
                 if wanted & sums:
                     table[stage] = sums
                     run_in_threads(kernel, address, tiles, threads)
+            del block
 
         most = max(workspace.threads, workspace.sharing, *(threads for _, threads in workspace.tiles))
         return run_stages if most > 1 else run_small if size * self.number <= SCRATCH else run
@@ -183,7 +196,7 @@ class Program:
                 at += _aligned(size)
         table = array("q", [words.get(name, 0) for name in self.names[part]])
         n_kept, n_memory = numbers_in(kept), numbers_in(memory)
-        return Workspace((T, B, H), threads, n_kept, n_memory, table, tuple(tiles), sharing)
+        return Workspace((T, B, H), threads, save, n_kept, n_memory, table, tuple(tiles), sharing)
 
     def kept(self, T: int, B: int, rows: int, widths: Sequence[int], plain: bool) -> dict[str, int]:
         """Sizes of the arrays that the backward pass reads: states, net inputs, U y if separate, the input of U."""

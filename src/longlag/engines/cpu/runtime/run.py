@@ -180,21 +180,23 @@ def planned(kind: Kind, given: Sequence[Tensor], optional: Optional, save: bool)
 
 def forward(
     kind: Kind, given: Sequence[Tensor], optional: Optional, save: bool
-) -> tuple[Tensor, list[Tensor], Tensor, Plan, list[int]]:
-    """Outputs, final states, the memory that the backward pass reads, the plan for that, and addresses.
+) -> tuple[Tensor, list[Tensor], Tensor | None, Plan, list[int]]:
+    """Outputs, final states, the memory that a backward pass reads, the plan for that, and addresses.
 
     The addresses are those of ``given``, of that memory and of the outputs.
     """
     plan, new = planned(kind, given, optional, save), given[0].new_empty
     this = plan.forward
-    kept, out, ends = new(this.workspace.kept), new(*this.workspace.shape), [new(*shape) for shape in this.results]
+    kept, out, ends = None, new(*this.workspace.shape), [new(*shape) for shape in this.results]
     if not all(map(_is_contiguous, given)):
         given = [value if value.is_contiguous() else check_memory(value).contiguous() for value in given]
     addresses = list(map(_data_ptr, given))
     for value, at, size in zip(given, addresses, plan.sizes):
         if not at or value.untyped_storage().nbytes() < size + value.storage_offset() * plan.number:
             check_memory(value)
-    addresses += kept.data_ptr(), out.data_ptr()
+    if save:
+        kept = new(this.workspace.kept)
+    addresses += kept.data_ptr() if kept is not None else 0, out.data_ptr()
     _run(plan, this, kind, [*addresses, *map(_data_ptr, ends)], optional)
     return out, ends, kept, plan, addresses
 
