@@ -112,6 +112,10 @@ class Stack(Layer):
         s = validation.sequences(self, x, lengths, reset)
         states = None if state is None and self._zeros_by_default else self._initial(state, s)
         mask = self._recurrent_mask(s) if self.training and self.recurrent_dropout else None
+        if self.num_layers == 1 and not self.bidirectional:  # the same without loops
+            start = states and tuple([part[0] for part in states])
+            y, final = self._run(0, s.x, start, s, None if mask is None else mask[0])
+            return s.restore(y), self._final([final], s)
         y, finals = s.x, []
         for layer in range(self.num_layers):
             outputs = []

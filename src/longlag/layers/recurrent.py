@@ -168,7 +168,8 @@ class Recurrent(Stack):
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         return engines.run(
             self.engine, self.cell, x, self._weights_apart(k), state or (),
-            mask=mask, lengths=sequences.lengths, reset=sequences.reset, reverse=self._runs_backwards(k),
+            mask=mask, lengths=sequences.lengths, reset=sequences.reset,
+            reverse=self.bidirectional and self._runs_backwards(k),
         )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------------------- step
