@@ -14,7 +14,7 @@ from longlag.engines import calls_forward
 from longlag.layers.linear import AutogradStep, LinearStep, influential
 from longlag.layers.state import State, StateSpec
 from longlag.layers.units import NotLocal, UnitGraph
-from longlag.layers.validation import ShapeError, autocast, check_finite, like, state_parts
+from longlag.layers.validation import Sequences, ShapeError, autocast, check_finite, like, state_parts
 
 if TYPE_CHECKING:
     from longlag.cells import Cell
@@ -100,6 +100,14 @@ class Layer(nn.Module, abc.ABC):
         if state is None:
             return spec.parts(self.initial_state(batch))
         return state_parts(self.class_name, state, spec.names, spec.batched(batch), self.any_weight)
+
+    def starting_state(self, state: State | None, s: Sequences) -> tuple[Tensor, ...]:
+        """The parts of a state for validated sequences; those of one sequence get a batch axis."""
+        if state is None or s.batched:
+            return self.validate_state(state, s.batch)
+        spec = self.state_spec
+        parts = state_parts(self.class_name, state, spec.names, list(spec.shapes.values()), self.any_weight)
+        return tuple(part.unsqueeze(spec.batch_axis) for part in parts)
 
     @property
     def any_weight(self) -> Tensor:

@@ -179,7 +179,8 @@ class Recurrent(Stack):
         stems |= {f"{p}_all": p for p in self.cell.params} | {"gamma": "norm_weight", "beta": "norm_bias"}
         stems = {name: stem for name, stem in stems.items() if stem + "_l0" in self._parameters}
         self._step_names = [stem + self.suffix(k) for k in range(self.num_layers) for stem in stems.values()]
-        eps = self._norm(*[self.any_weight] * 2).eps if self.norm else 0.0
+        gamma = self._parameters.get("norm_weight_l0")
+        eps = 0.0 if gamma is None else self._norm(gamma, gamma).eps
         self._steps = engines.Steps(self.cell, tuple(stems), self.num_layers, eps)
 
     def step(self, x_t: Tensor, state: State | None = None) -> tuple[Tensor, State]:

@@ -64,7 +64,7 @@ def step(steps: Any, tensors: list[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]
     x, parts = tensors[0], len(steps.cell.fed_back)
     new = x.new_empty
     state = tuple([new(*shape) for shape in request[-len(tensors) + 1 :][:parts]])
-    ends, used, at_x = [*map(_data_ptr, state)], 1 + parts, addresses[0]
+    ends, used, at_x, y = [*map(_data_ptr, state)], 1 + parts, addresses[0], x
     for level in plan.levels:
         table = level.table[:]
         table[level.place_x] = at_x
@@ -73,9 +73,10 @@ def step(steps: Any, tensors: list[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]
             used += 1
         for (before, after, offset), old, end in zip(level.states, addresses[1:], ends):
             table[before], table[after] = old + offset, end + offset
-        y = new(*plan.shape)
+        below, y = y, new(*plan.shape)  # the output of the level below must live until the kernel ends
         at_x = table[level.place_y] = y.data_ptr()
         level.run(table)
+        del below
     return y, state
 
 
