@@ -50,13 +50,31 @@ def user_delay(a, z, d):
     return tanh(a + d) * sigmoid(z), a
 
 
+@ll.cell(gates="a g m:y", states="v", params={"p": 0.8})
+def user_language(a, g, m, v, p):
+    """Every function of the language."""
+    f = cells
+    u = f.where((a > m) & (v < 2), 0.4 * f.log(p + a * a), f.minimum(0.3 * f.sin(v), f.softplus(g)) - 0.5)
+    v = 0.5 * v + u + f.maximum(f.relu(a), 0.2) * f.cos(v * p) - abs(g) * f.erf(m)
+    return f.gelu(v) - f.silu(g) / f.sqrt(1 + v * v), v
+
+
+@ll.cell(gates="a", states="v w", params={"beta": 0.9}, fixed={"theta": 0.6})
+def user_spikes(a, v, w, y, beta, theta):
+    """An adaptive unit that spikes, with a reset that derivatives do not see."""
+    v = beta * v * (1 - cells.detach(y)) + a - 0.2 * y
+    w = 0.9 * w + cells.spike(v - theta, "triangle", 2)
+    return cells.spike(v - theta - 0.1 * w, "atan"), v, w
+
+
+USERS = (user_everything, user_gated, user_oscillator, user_apart, user_delay, user_language, user_spikes)
 SQUASHES = ("4s-2", "2s-1", "logistic", "tanh", "identity")
 NAMED = ["elman", "elman_relu", "rnn97", "lstm", "gru", "leaky", "static", "net_feedback", "activation_feedback"]
 CELLS: dict[str, cells.Cell] = {
     **{name: getattr(cells, name) for name in NAMED},
     **{f"memory_cell {g} {h}": cells.memory_cell(g, h) for g, h in zip(SQUASHES, SQUASHES[1:] + SQUASHES[:1])},
     "memory_cell open": cells.memory_cell(output_gate=False),
-    **{c.name: c for c in (user_everything, user_gated, user_oscillator, user_apart, user_delay)},
+    **{c.name: c for c in USERS},
 }
 
 # ------------------------------------------------------------------------------------------------ layers
@@ -149,6 +167,8 @@ LAYERS: dict[str, Callable[..., Any]] = {
     "user_oscillator": _stacked(ll.Recurrent, user_oscillator),
     "user_apart": _stacked(ll.Recurrent, user_apart),
     "user_delay": _stacked(ll.Recurrent, user_delay),
+    "user_language": _stacked(ll.Recurrent, user_language),
+    "user_spikes": _stacked(ll.Recurrent, user_spikes),
     "lstm97": _lstm97(output_size=2),
     "lstm97_features": _lstm97(),
     "lstm97_no_output_gates": _lstm97(output_size=2, output_gates=False, bias=("gates", "output")),

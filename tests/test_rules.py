@@ -26,7 +26,14 @@ LEFT: dict[str, set[str]] = {room: set(CHAIN[:k]) for k, room in enumerate(CHAIN
 LEFT["structured"] = LEFT["learn"] - {"learn"}
 LEFT["tagger"] = LEFT["lab"] | {"structured"}
 LEFT["flow"] = LEFT["lab"]
-LEFT["cli"] |= {"structured", "tagger", "flow", ""}  # "": the package itself, all of which stands before the commands
+LEFT["export"] = LEFT["lab"] | {"structured"}  # exports layers, learners that learn on, and the decoding of a CRF
+LEFT["cli"] |= {
+    "structured",
+    "tagger",
+    "flow",
+    "export",
+    "",
+}  # "": the package itself, which stands before the commands
 EVERYWHERE = {"files"}  # modules of the package itself that import nothing of ours: any room may use them
 
 

@@ -10,6 +10,7 @@ from helpers import CELLS, NAMED, randn, same
 import longlag as ll
 from longlag import cells
 from longlag.cells import relu, sigmoid, tanh
+from longlag.cells._language import LANGUAGE
 
 every_cell = pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
 
@@ -59,8 +60,7 @@ def test_partials_are_the_jacobian_and_the_missing_ones_are_zero(cell):
 
 @every_cell
 def test_the_source_shown_is_the_code_that_runs(cell):
-    scope = {"sigmoid": torch.sigmoid, "tanh": torch.tanh, "relu": torch.relu, "exp": torch.exp}
-    scope["step"] = lambda x: (x > 0).double()
+    scope = {name: function.torch for name, function in LANGUAGE.items()}
     exec(cell.source("torch"), scope)
     inputs = some_inputs(cell)
     d_outputs = [randn(3, 4, seed=30 + i) for i in range(len(cell.outputs))]

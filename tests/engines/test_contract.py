@@ -17,7 +17,12 @@ OPTIONS = list(itertools.product((False, True), repeat=4))
 
 # Not this one: k ≈ 0.9 makes it grow, and of 16 draws one differs by 2.8e-6 in float32.
 GROWS = ("user_oscillator", torch.float32, True)
-CASES = [case for case in itertools.product(helpers.CELLS, TOLERANCE, (False, True)) if case != GROWS]
+WITHOUT_NORM = ("user_language", "user_spikes")  # their kernels are large, and the norm does not depend on equations
+CASES = [
+    case
+    for case in itertools.product(helpers.CELLS, TOLERANCE, (False, True))
+    if case != GROWS and not (case[0] in WITHOUT_NORM and case[2])
+]
 
 
 @pytest.mark.parametrize(("name", "dtype", "norm"), CASES)

@@ -165,7 +165,8 @@ def test_no_lengths_and_no_resets_are_full_lengths_and_none_set():
 def test_a_scan_starts_again_from_the_rest_it_is_given():
     rest = (torch.full((2, 1), 7.0),)
     reset = torch.tensor([[False, True], [False, False], [True, False]])
-    outputs, _ = reference.scan(lambda t, s: (s[0], (s[0] + 1,)), 3, (torch.zeros(2, 1),), rest=rest, reset=reset)
+    x, start = torch.zeros(3, 2), torch.zeros(2, 1)
+    outputs, _ = reference.scan(lambda x, s: (s[0], (s[0] + 1,)), (x,), (start,), rest=rest, reset=reset)
     assert outputs[..., 0].t().tolist() == [[0, 1, 7], [7, 8, 9]]
 
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import longlag as ll
+from longlag.layers._reservoir import spectral_radius
 
 I, H, L = 3, 6, 2
 
@@ -150,6 +151,36 @@ def test_mean_radius_of_the_jacobian(leak):
             radii.append(np.abs(np.linalg.eigvals(J.numpy())).max())
             h = step(h, x[t, b])
     assert layer.jacobian_radius(x) == pytest.approx(np.mean(radii), rel=1e-12)
+
+
+@pytest.mark.parametrize(("leak", "radius"), [(1.0, 0.7), (0.4, 0.95)])
+def test_a_reservoir_may_be_scaled_by_the_radius_of_its_jacobian(leak, radius):
+    layer = LAYERS["echo"](I, 40, leak=leak, jacobian_radius=radius)
+    probe = LAYERS["echo"](I, 40, leak=leak)  # the same reservoir with ρ(U) = 0.9
+    U, wanted = layer.reservoir.weight_hh_l0, probe.reservoir.weight_hh_l0
+    same(U / U.norm(), wanted / wanted.norm(), "direction")
+    assert float(torch.linalg.eigvals(U).abs().max()) == pytest.approx(layer.spectral_radius, rel=1e-9)
+    x = randn(30, 2, I)
+    assert probe.scale(x, radius).jacobian_radius(x) == pytest.approx(radius, abs=1e-5)
+
+
+def test_a_radius_of_the_jacobian_out_of_reach_is_refused_and_changes_nothing():
+    layer, x = echo(leak=0.4), randn(5, 1, I)
+    before = layer.reservoir.weight_hh_l0.clone()
+    for radius in (50.0, 0.5):
+        with pytest.raises(
+            ValueError, match=r"^EchoState: jacobian_radius must lie between 0\.6 and \S+, got [\d.]+, on these inputs$"
+        ):
+            layer.scale(x, radius)
+        assert torch.equal(layer.reservoir.weight_hh_l0, before)
+
+
+@pytest.mark.parametrize("density", [0.1, 1.0])
+def test_the_radius_of_large_reservoirs_is_found_by_arpack(density):
+    for seed in range(4):
+        U = torch.rand(300, 300, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) - 0.5
+        U = U * (torch.rand(300, 300, generator=torch.Generator().manual_seed(seed + 9)) < density)
+        assert spectral_radius(U) == pytest.approx(float(torch.linalg.eigvals(U).abs().max()), rel=1e-8)
 
 
 # ---------------------------------------------------------------------------------------------------- refusals

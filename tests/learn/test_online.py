@@ -20,7 +20,7 @@ def refuses(text: str, error: type[Exception] = ValueError):
 
 
 def learner(
-    rule=None, layer=None, readout=True, optimizer=torch.optim.SGD, loss=squared_error, lr=0.1, **options
+    rule=None, layer=None, readout=True, optimizer: Any = torch.optim.SGD, loss=squared_error, lr=0.1, **options
 ) -> Any:
     torch.manual_seed(0)
     layer = layer or ll.LSTM(3, 4, **DEFAULTS)
@@ -300,7 +300,7 @@ def test_refusals():
     with refuses("Online: optimizer must not need the loss again, as LBFGS does"):
         Online(layer, None, squared_error, RTRL(), torch.optim.LBFGS(layer.parameters()))
     online = Online(layer, None, squared_error, RTRL(), own)
-    with refuses("Online: x_t at step 0 must be a tensor, got list", TypeError):
+    with refuses("Online: x_t at step 0 must be a tensor or array, got list", TypeError):
         online.step([1.0])  # pyright: ignore[reportArgumentType]
     online.step(torch.randn(2, 3))
     with refuses("RTRL: x_t must have shape (2, 3) (B, I), got (3, 3)"):

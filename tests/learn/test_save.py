@@ -78,6 +78,10 @@ def test_bit_identical_continuation(name, optimizer, tmp_path):
     assert all(torch.equal(p, weights(online)[key]) for key, p in weights(other).items())
     counts = ("steps", "updates", "skipped", "loss_now", "running_loss", "gradient_norm")
     assert all(getattr(online, c) == getattr(other, c) for c in counts)
+    restored = Online.restore(file)
+    assert all(torch.equal(a, b) for a, b in zip(live(restored, x, d, range(7, 20)), wanted, strict=True))
+    assert all(getattr(online, c) == getattr(restored, c) for c in counts)
+    assert repr(restored.optimizer) == repr(online.optimizer)
 
 
 def test_loading_goes_back_in_time_too(tmp_path):

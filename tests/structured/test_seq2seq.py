@@ -55,6 +55,7 @@ def written_out(net: Seq2Seq, source, targets, own: bool = False):
     H = H.squeeze(1)  # (S, D)
     half = H.shape[1] // 2
     C = torch.cat([H[-1, :half], H[0, half:]]) if net.encoder.bidirectional else H[-1]
+    C = H.mean(0) if net.context == "mean" else C
     s_0 = torch.tanh(net.initial.weight @ C + net.initial.bias)
     state, c = s_0[:4].view(1, 1, 4), s_0[4:].view(1, 1, 4) if isinstance(net.decoder, ll.LSTM) else None
     heard, logits, looks = net.embedding.weight[START], [], []
@@ -90,6 +91,18 @@ def test_a_padded_batch_is_each_sequence_by_the_equations(attention, encoder, de
             same(got.weights[: T[b], b, : S[b]], looks, "weights")
             assert not got.weights[: T[b], b, S[b] :].any()
             assert not got.weights[T[b] :, b].any()
+
+
+@pytest.mark.parametrize("encoder", ["lstm", "lstm_two_ways"])
+@pytest.mark.parametrize("attention", [None, "additive"])
+def test_the_context_may_be_the_mean_of_the_outputs(encoder, attention):
+    net = model(encoder, attention=attention, context="mean")
+    source, targets, S, T = batch()
+    got = net(source, targets, source_lengths=S, target_lengths=T)
+    for b in range(3):
+        same(got.logits[: T[b], b], written_out(net, source[: S[b], b], targets[: T[b], b])[0], "logits")
+    with pytest.raises(ValueError, match=r"^Seq2Seq: context must be one of"):
+        model(context="first")
 
 
 @pytest.mark.parametrize("attention", [None, "dot"])

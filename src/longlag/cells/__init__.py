@@ -10,12 +10,11 @@ from longlag.cells._cell import Cell as Cell
 from longlag.cells._cell import Partials as Partials
 from longlag.cells._cell import cell as cell
 from longlag.cells._cell import register_printer as register_printer
+from longlag.cells._functions import *  # noqa: F403
 from longlag.cells._known import find as find
-from longlag.cells._language import exp as exp
-from longlag.cells._language import relu as relu
-from longlag.cells._language import sigmoid as sigmoid
-from longlag.cells._language import tanh as tanh
+from longlag.cells._language import PUBLIC
 from longlag.cells._printer import Printer as Printer
+from longlag.cells._rewrite import without_marks as without_marks
 
 if TYPE_CHECKING:
     from longlag.cells.elman import elman as elman
@@ -54,5 +53,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    public = ["Assignments", "Cell", "Partials", "Printer", "cell", "exp", "find", "register_printer"]
-    return sorted([*public, "relu", "sigmoid", "tanh", *_HOME])
+    public = ["Assignments", "Cell", "Partials", "Printer", "cell", "find", "register_printer", "without_marks"]
+    return sorted([*public, *PUBLIC, *_HOME])

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from longlag.cells import _derive, _known
 from longlag.cells._assignments import Assignments
-from longlag.cells._language import GRAMMAR, LANGUAGE, PUBLIC, functions
+from longlag.cells._declaration import Declaration, Names, declared
+from longlag.cells._functions import surrogates
+from longlag.cells._trace import source, trace
 
 if TYPE_CHECKING:
     import sympy
@@ -22,18 +24,31 @@ _PRINTERS: dict[str, Callable[[Cell], str]] = {}  # engine -> function that prin
 
 
 def cell(
-    *, gates: str, states: str = "", params: str | Mapping[str, float] = "", dense: bool = True
+    function: Any = None,
+    /,
+    *,
+    gates: Names = "",
+    states: Names = "",
+    params: Names | Mapping[str, float] = "",
+    fixed: Mapping[str, float] | None = None,
+    inputs: Names = "",
+    noise: Names = "",
+    dense: bool = True,
 ) -> Callable[[Callable[..., Any]], Cell]:
     """Turn a function of net inputs and previous states into a `Cell`.
 
-    The function's arguments are gates, states and params by name and, if wanted, ``y``, the unit's previous output. It
-    returns the new output, then the new states, per unit.
+    The function's arguments are the declared names and, if wanted, ``y``, the unit's previous output. It returns the
+    new output, then the new states, per unit. All names are given in one string, or as a list.
 
     Args:
         gates: names of the net inputs ``W x(t) + U y(t−1) + b``, one row of ``W``, ``U`` and ``b`` per gate
-            and unit. ``"n:x"`` has a row in ``W`` only, ``"m:y"`` a row in ``U`` only.
+            and unit. ``"n:x"`` has a row in ``W`` only, ``"m:y"`` a row in ``U`` only. ``"b:z"``: the row in ``U``
+            reads the state ``z``; ``"n:x+sigmoid(r)*y"``: the row in ``U`` reads a product formed in the same step.
         states: names of the values that a unit passes to its next step besides its output.
         params: names of trainable numbers, one per unit; a mapping also gives their initial values (default 1).
+        fixed: names and values of numbers that are not trained; a layer may replace the values.
+        inputs: names of numbers that enter the equations at every step, as in ``layer(x, dt=dt)``.
+        noise: the same, drawn by the layer from the standard normal distribution while it trains.
         dense: whether units read each other's outputs through ``U``. ``False``: a unit reads only its own past.
 
     >>> from longlag.cells import cell, sigmoid, tanh
@@ -43,53 +58,72 @@ def cell(
     >>> mine
     Cell(mine: gates a z)
     """
-    initial = dict.fromkeys(params.split(), 1.0) if isinstance(params, str) else dict(params)
-    return lambda fn: Cell(fn, gates.split(), states.split(), initial, dense)
+    if function is not None:
+        name = getattr(function, "__name__", repr(function))
+        raise TypeError(f'cell {name}: write @cell(gates="…") with brackets, and name the net inputs there')
+
+    def made(fn: Callable[..., Any]) -> Cell:
+        owner = f"cell {fn.__name__}"
+        return Cell(fn, declared(owner, gates, states, params, fixed or {}, inputs, noise, dense))
+
+    return made
 
 
 class Cell:
     """Pointwise equations of a recurrent unit, with derived functions.
 
     Attributes:
-        inputs: names of all arguments in calling order: gates, then ``y`` if read, states, params.
+        inputs: names of all arguments in calling order: gates, then ``y`` if read, states, numbers per step, params.
         outputs: ``("y", *states)``.
         input_gates, recurrent_gates: the gates with a row in ``W``, in ``U``.
+        sources: what the recurrent gates read, as expressions, each once; ``source_of``: gate -> its index. A source
+            that names gates is formed in the same step, after these gates; see `formed`.
         fed_back: the values that the next step reads: ``y`` (if dense or read by the equations), then the states.
+        params: trained and fixed numbers of a unit; ``fixed``: names of those that are not trained.
+        per_step: names of the numbers per step, ``noise``: of those that a layer draws.
         initial_params: name -> initial value.
+        surrogates: the surrogate derivatives of its spikes; empty if all derivatives are those of the equations.
         key: a hash of the equations: equal for equal equations, independent of the function's name.
     """
 
-    def __init__(
-        self,
-        fn: Callable[..., Any],
-        gates: list[str],
-        states: list[str],
-        params: dict[str, float],
-        dense: bool,
-    ) -> None:
+    def __init__(self, fn: Callable[..., Any], declaration: Declaration) -> None:
         self.name = self.__qualname__ = fn.__name__
         self.__module__ = fn.__module__
         self.__doc__ = fn.__doc__
-        self.equations = fn
-        marks = [gate.partition(":") for gate in gates]
-        self.gates = tuple(name for name, _, _ in marks)
-        self.states, self.params, self.dense = tuple(states), tuple(params), dense
-        self.initial_params = params
-        self.input_gates = tuple(name for name, _, mark in marks if mark != "y")
-        self.recurrent_gates = tuple(name for name, _, mark in marks if mark != "x") if dense else ()
-        self._check_names([mark for _, _, mark in marks])
+        self.equations, self.declaration = fn, declaration
+        self.gates = tuple(gate.name for gate in declaration.gates)
+        self.states, self.params, self.dense = declaration.states, tuple(declaration.params), declaration.dense
+        self.fixed, self.per_step, self.noise = declaration.fixed, declaration.per_step, declaration.noise
+        self.initial_params = dict(declaration.params)
+        self.input_gates = tuple(gate.name for gate in declaration.gates if gate.reads_x)
+        self.recurrent_gates = tuple(gate.name for gate in declaration.gates if gate.source is not None)
         self.reads_y = "y" in inspect.signature(fn).parameters
-        self.inputs = (*self.gates, *(["y"] if self.reads_y else []), *self.states, *self.params)
+        self.inputs = (*self.gates, *(["y"] if self.reads_y else []), *self.states, *self.per_step, *self.params)
         self.outputs = ("y", *self.states)
         self.new_states = tuple(f"{s}_new" for s in self.states)
-        self.fed_back = (*(["y"] if dense or self.reads_y else []), *self.states)
         self._check_arguments()
-        self.expressions = self._trace()
+        self.expressions = trace(self)
+        sources = [
+            (gate.name, source(self, gate.name, gate.source)) for gate in declaration.gates if gate.source is not None
+        ]
+        self._check_used([expression for _, expression in sources])
+        # those formed from gates come last
+        order = sorted(dict.fromkeys(e for _, e in sources), key=lambda e: any(self._names_gate(e)))
+        self.sources, self.source_of = tuple(order), {gate: order.index(e) for gate, e in sources}
+        self._check_phases()
+        reads_y = self.reads_y or any("y" in map(str, e.free_symbols) for e in self.sources)
+        self.fed_back = (*(["y"] if reads_y else []), *self.states)
+        self.surrogates = tuple(sorted(set().union(*map(surrogates, (*self.expressions, *self.sources)))))
         self.key = self._key()
         self._assignments: dict[str, Assignments] = {}
         self._with_partials: dict[tuple[str, ...], Callable[..., tuple[dict[str, Tensor], Partials]]] = {}
         self.engine_memory: dict[Any, Any] = {}  # caches of the engines for this cell, released with it
         _known.remember(self)
+
+    @property
+    def reads_only_y(self) -> bool:
+        """Whether U reads nothing but the outputs of the step before, as in the cells of ``torch.nn``."""
+        return self.sources in ((), (_derive.symbol("y"),))
 
     # ------------------------------------------------------------------------------------------ derived code
     def assignments(self, which: str) -> Assignments:
@@ -109,16 +143,16 @@ class Cell:
     @cached_property
     def step(self) -> Callable[..., tuple[Tensor, ...]]:
         """``step(*inputs) -> (y, *states)`` on tensors."""
-        return self._compile(self.assignments("step"))
+        return self._compile("step")
 
     @cached_property
     def step_back(self) -> Callable[..., tuple[Tensor, ...]]:
         """``step_back(*inputs, *d_outputs) -> d_inputs``: the vector-Jacobian product of `step`."""
-        return self._compile(self.assignments("step_back"))
+        return self._compile("step_back")
 
     @cached_property
     def _partials(self) -> Callable[..., tuple[Any, ...]]:
-        return self._compile(self.assignments("partials"))
+        return self._compile("partials")
 
     def partials(self, *inputs: Tensor) -> Partials:
         """``{(output, input): ∂output/∂input}``, without those that are identically zero.
@@ -144,7 +178,7 @@ class Cell:
             if row not in self.outputs:
                 raise ValueError(f"cell {self.name}: rows must be among {self.outputs}, got {row!r}")
         if rows not in self._with_partials:
-            function = self._compile(_derive.derive(self, "step_and_partials", rows))
+            function = self._compile("step_and_partials", rows)
             keys, n = [key for key in self.jacobian if key[0] in rows], len(self.outputs)
 
             def step_and_partials(*inputs: Tensor) -> tuple[dict[str, Tensor], Partials]:
@@ -167,7 +201,10 @@ class Cell:
 
     def _key(self) -> str:
         text = repr((self.gates, self.input_gates, self.recurrent_gates, self.inputs, self.outputs))
-        return hashlib.sha256((text + repr(self.expressions)).encode()).hexdigest()[:16]
+        text += repr(self.expressions)
+        if not self.reads_only_y or self.per_step:
+            text += repr((self.sources, self.source_of, self.per_step))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @cached_property
     def output(self) -> Any:
@@ -182,91 +219,42 @@ class Cell:
         """
         return _derive.adjoint(self)
 
-    def _compile(self, form: Assignments) -> Callable[..., Any]:
-        return _derive.compiled(form, self.key)
+    def _compile(self, which: str, rows: tuple[str, ...] | None = None) -> Callable[..., Any]:
+        return _derive.compiled(_derive.derive(self, which, rows, guard=True), self.key)
 
-    # ------------------------------------------------------------------------------------------- tracing
-    @cached_property
-    def _symbols(self) -> tuple[sympy.Symbol, ...]:
-        return tuple(map(_derive.symbol, self.inputs))
-
-    def _trace(self) -> tuple[sympy.Expr, ...]:
-        import sympy
-        from sympy.core.parameters import distribute
-
-        try:
-            with distribute(False):  # tanh((u n + a)/2) is not expanded, so that its argument can be recognised
-                returned = self.equations(**dict(zip(self.inputs, self._symbols)))
-        except (TypeError, AttributeError) as error:
-            raise TypeError(
-                f"cell {self.name}: its equations must use only {GRAMMAR} on "
-                f"{', '.join(self.inputs)}; tracing them failed: {error}"
-            ) from error
-        values = returned if isinstance(returned, tuple) else () if returned is None else (returned,)
-        if len(values) != len(self.outputs):
-            wanted = ", ".join(("the output y", *(f"the new {s}" for s in self.states)))
-            raise ValueError(f"cell {self.name}: must return {len(self.outputs)} values ({wanted}), got {len(values)}")
-        expressions = tuple(sympy.sympify(value) for value in values)
-        for output, expression in zip(self.outputs, expressions):
-            self._check_expression(output, expression)
-            if not expression.free_symbols:
-                raise ValueError(f"cell {self.name}: {output} must depend on an argument, got {expression}")
-        used = set().union(*(expression.free_symbols for expression in expressions))
-        for name, symbol in zip(self.inputs, self._symbols):
-            if symbol not in used:
-                raise ValueError(f"cell {self.name}: {self._role(name)} {name!r} is not used by its equations")
-        return expressions
-
-    def _check_expression(self, output: str, expression: sympy.Expr) -> None:
-        import sympy
-
-        known = tuple(functions()[name] for name in PUBLIC)
-        for node in sympy.preorder_traversal(expression):
-            fine = node.is_Symbol or node.is_Add or node.is_Mul or isinstance(node, known)
-            fine = fine or (node.is_Number and node.is_finite) or (node.is_Pow and node.args[1].is_Number)
-            if not fine:
-                arguments = ", ".join(sorted(str(s) for s in node.free_symbols)) or "constants"
-                raise TypeError(
-                    f"cell {self.name}: {output} uses {node} on {arguments}, which is not differentiable or not "
-                    f"in the language of cells ({GRAMMAR})"
-                )
-
-    def _check_names(self, marks: list[str]) -> None:
-        names = [*self.gates, *self.states, *self.params]
-        if not self.gates:
-            raise ValueError(f"cell {self.name}: gates must name at least one net input, got none")
-        for name in names:
-            if not re.fullmatch(r"[a-zA-Z]\w*", name) or name == "y" or re.match(r"d_|D_|.*_new$", name):
-                raise ValueError(
-                    f"cell {self.name}: {name!r} cannot name an argument "
-                    "(a Python name, not 'y', 'd_…', 'D_…' or '…_new')"
-                )
-            if name in LANGUAGE:
-                raise ValueError(f"cell {self.name}: {name!r} is a function's name and cannot name an argument")
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"cell {self.name}: {name!r} is declared {names.count(name)} times")
-        for name, mark in zip(self.gates, marks):
-            if mark not in ("", "x", "y"):
-                raise ValueError(f"cell {self.name}: gate {name!r} must be marked ':x' or ':y', got ':{mark}'")
-            if mark == "y" and not self.dense:
-                raise ValueError(f"cell {self.name}: gate {name!r} is recurrent-only, but dense=False has no U")
-        if not self.input_gates:
-            raise ValueError(f"cell {self.name}: no gate reads x(t) through W")
-        if self.dense and not self.recurrent_gates:
-            raise ValueError(f"cell {self.name}: no gate reads y(t−1) through U; say dense=False")
-
+    # ------------------------------------------------------------------------------------------------- checks
     def _check_arguments(self) -> None:
         arguments = set(inspect.signature(self.equations).parameters)
         for name in sorted(arguments - set(self.inputs)):
-            raise ValueError(f"cell {self.name}: argument {name!r} is neither a gate, a state, a param nor 'y'")
+            raise ValueError(
+                f"cell {self.name}: argument {name!r} is neither a gate, a state, a param, an input nor 'y'"
+            )
+        formed = " ".join(gate.source or "" for gate in self.declaration.gates)
         for name in self.inputs:
-            if name not in arguments:
-                raise ValueError(f"cell {self.name}: {self._role(name)} {name!r} is not an argument of the function")
+            if name not in arguments and not re.search(rf"\b{name}\b", formed):
+                role = self.declaration.role(name)
+                raise ValueError(f"cell {self.name}: {role} {name!r} is not an argument of the function")
 
-    def _role(self, name: str) -> str:
-        roles = {"gate": self.gates, "state": self.states, "param": self.params}
-        return next((role for role, names in roles.items() if name in names), "argument")
+    def _check_used(self, sources: list[sympy.Expr]) -> None:
+        used, read = (set().union(*(e.free_symbols for e in each)) for each in (self.expressions, sources))
+        for name in self.inputs:
+            if _derive.symbol(name) not in (used if name == "y" else used | read):
+                raise ValueError(
+                    f"cell {self.name}: {self.declaration.role(name)} {name!r} is not used by its equations"
+                )
+
+    def _names_gate(self, expression: sympy.Expr) -> list[str]:
+        return [gate for gate in self.gates if _derive.symbol(gate) in expression.free_symbols]
+
+    def _check_phases(self) -> None:
+        late = {gate for gate, k in self.source_of.items() if self._names_gate(self.sources[k])}
+        for gate, k in self.source_of.items():
+            for other in self._names_gate(self.sources[k]):
+                if other in late:
+                    raise ValueError(
+                        f"cell {self.name}: gate {gate!r} reads a product with the gate {other!r}, which itself reads "
+                        "a product formed in the same step; one such product can be formed per step"
+                    )
 
     # ---------------------------------------------------------------------------------------------- as an object
     def __call__(self, *args: Tensor, **kwargs: Tensor) -> Any:
@@ -274,9 +262,11 @@ class Cell:
         return self.equations(*args, **kwargs)
 
     def __repr__(self) -> str:
-        parts = {"gates": self.gates, "states": self.states, "params": self.params}
+        parts = {"gates": self.gates, "states": self.states, "inputs": self.declaration.roles["input"]}
+        parts |= {"noise": self.noise, "params": self.declaration.roles["param"], "fixed": self.fixed}
         text = ", ".join(f"{role} {' '.join(names)}" for role, names in parts.items() if names)
-        return f"Cell({self.name}: {text}{'' if self.dense else ', local'})"
+        text += "" if self.dense else ", local"
+        return f"Cell({self.name}: {text}{''.join(f', surrogate {s}' for s in self.surrogates)})"
 
     def __deepcopy__(self, memo: object) -> Cell:
         return self

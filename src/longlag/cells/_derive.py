@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from longlag.cells._assignments import Assignments
 from longlag.cells._language import LANGUAGE
 from longlag.cells._printer import TORCH
+from longlag.cells._rewrite import guarded, without_marks
 
 if TYPE_CHECKING:
     import sympy
@@ -56,23 +57,34 @@ def adjoint(cell: Cell) -> dict[str, sympy.Expr]:
     return lines
 
 
-def derive(cell: Cell, which: str, rows: tuple[str, ...] | None = None) -> Assignments:
-    """See `Cell.assignments`; ``"step_and_partials"`` has the partials of the outputs in ``rows``."""
+def derive(cell: Cell, which: str, rows: tuple[str, ...] | None = None, guard: bool = False) -> Assignments:
+    """See `Cell.assignments`; ``"step_and_partials"`` has the partials of the outputs in ``rows``.
+
+    Args:
+        guard: for code that autograd differentiates, with spikes and `guarded` choices; else values only.
+    """
+    finish = guarded if guard else without_marks
+    form = _derived(cell, which, rows)
+    return Assignments.of(which, cell.name, form[0], {name: finish(e) for name, e in form[1].items()}, form[2])
+
+
+def _derived(cell: Cell, which: str, rows: tuple[str, ...] | None) -> tuple[list[str], dict[str, Any], list[str]]:
+    """Inputs, expressions and outputs of a form."""
     inputs, new_states = list(cell.inputs), dict(zip(cell.new_states, cell.expressions[1:]))
     new, incoming = ["y_new", *cell.new_states], [f"d_{o}" for o in cell.outputs]
     gradients, step = [f"d_{name}_" for name in cell.inputs], {"y_new": cell.output, **new_states}
     if which == "step":
-        return Assignments.of(which, cell.name, inputs, step, new)
+        return inputs, step, new
     if which == "step_back":
-        return Assignments.of(which, cell.name, inputs + incoming, {**new_states, **cell.adjoint}, gradients)
+        return inputs + incoming, {**new_states, **cell.adjoint}, gradients
     if which == "adjoint":
         known = {cell.output: symbol("y_new")} if cell.output.args else {}
         wanted = {name: value.xreplace(known) for name, value in cell.adjoint.items()}
-        return Assignments.of(which, cell.name, inputs + new + incoming, wanted, gradients)
+        return inputs + new + incoming, wanted, gradients
     partials = {f"d_{o}_d_{name}": e for (o, name), e in cell.jacobian.items() if rows is None or o in rows}
     if which == "partials":
-        return Assignments.of(which, cell.name, inputs, partials, list(partials))
-    return Assignments.of(which, cell.name, inputs, step | partials, new + list(partials))
+        return inputs, partials, list(partials)
+    return inputs, step | partials, new + list(partials)
 
 
 def compiled(form: Assignments, key: str) -> Callable[..., Any]:
@@ -88,7 +100,7 @@ def compiled(form: Assignments, key: str) -> Callable[..., Any]:
 
 def torch_source(cell: Cell) -> str:
     """The code of the reference engine, as text."""
-    return "\n\n".join(_with_comment(cell.assignments(which)) for which in ("step", "step_back", "partials"))
+    return "\n\n".join(_with_comment(derive(cell, which, guard=True)) for which in ("step", "step_back", "partials"))
 
 
 def _with_comment(form: Assignments) -> str:

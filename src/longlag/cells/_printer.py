@@ -69,7 +69,6 @@ class Printer:
             return self._product(e), _PRODUCT
         if e.is_Pow:
             return self._power(*e.as_base_exp())
-        # comparisons and choices will be functions, too
         return f"{self.functions[type(e).__name__]}({', '.join(map(self.expression, e.args))})", _ATOM
 
     def _sum(self, e: Expression) -> str:

@@ -14,6 +14,7 @@ COMMANDS = {
     "report": "longlag.cli.lab:report",
     "experiments": "longlag.cli.lab:experiments",
     "bench": "longlag.cli.bench:bench",
+    "export": "longlag.cli.export:export",
     "flow": "longlag.cli.flow:app",
     "tag": "longlag.cli.tag:app",
 }

@@ -41,6 +41,8 @@ class Norm(NamedTuple):
 class Weights(NamedTuple):
     """The weights that a layer passes to an engine: H units, Gx gates with a row in W, Gy with a row in U.
 
+    `nonzeros` may change the speed only: a U with more entries is computed as a dense one.
+
     A gate adds its rows of two biases: b is the pair (bias_ih, bias_hh), or their sum (`with_summed_biases`).
     """
 
@@ -50,6 +52,7 @@ class Weights(NamedTuple):
     b_recurrent: Tensor | None = None  # (recurrent-only gates, H), if b is the sum
     params: tuple[Tensor, ...] = ()  # each (H,)
     norm: Norm | None = None
+    nonzeros: int = 0  # entries of U that may be other than zero, if U is sparse
 
     def tensors(self) -> tuple[Tensor | None, ...]:
         """All tensors; None for a missing one."""

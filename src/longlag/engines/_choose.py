@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from longlag.engines import _private
+from longlag.engines import _exporting, _private
 
 NAMES = ("reference", "cpu")
 CPU_DTYPES = (torch.float32, torch.float64)
@@ -39,7 +39,7 @@ def choose(request: str, x: Tensor, *others: Tensor | None, name: str = "the inp
 
 
 def is_plain(x: Tensor) -> bool:
-    """Whether the CPU engine reads an input like x, by its address: the usual case, found without asking for a reason."""
+    """Whether the CPU engine can read x itself, outside of all modes of torch: the usual case."""
     return x.is_cpu and x.dtype in CPU_DTYPES and type(x) is Tensor and _private.nothing_active()
 
 
@@ -50,6 +50,8 @@ def as_operator() -> bool:
 
 def _obstacle(x: Tensor, others: tuple[Tensor | None, ...], name: str) -> str | None:
     """The reason why the CPU engine cannot run the call; None if it can."""
+    if _exporting.to_onnx():
+        return "ONNX has no operator of longlag's"
     if not x.is_cpu:
         return f"{name} {_is(name)} on {x.device}"
     if x.dtype not in CPU_DTYPES:

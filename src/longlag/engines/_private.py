@@ -12,7 +12,6 @@ import ctypes
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -56,32 +55,17 @@ def forward_mode_active() -> bool:
 
 def nothing_active() -> bool:
     """Whether torch executes operations as they are: no transform, forward mode, dispatch mode or compilation."""
-    try:
-        return not (
-            torch._C._are_functorch_transforms_active()
-            or forward_ad._current_level >= 0
-            or torch._C._len_torch_dispatch_stack()
-            or torch.compiler.is_compiling()
-        )
-    except (AttributeError, TypeError) as error:
-        raise _changed("torch", "_C._len_torch_dispatch_stack", error) from error
+    return not (transforms_active() or forward_mode_active() or modes_active() or torch.compiler.is_compiling())
 
 
 def calls_forward(module: torch.nn.Module) -> bool:
     """Whether a call of the module is a call of its ``forward``: no hooks, no ``module.compile()``, no tracing."""
     try:
-        return not (
-            module._forward_hooks
-            or module._forward_pre_hooks
-            or module._backward_hooks
-            or module._backward_pre_hooks
-            or _modules._global_forward_hooks
-            or _modules._global_forward_pre_hooks
-            or _modules._global_backward_hooks
-            or _modules._global_backward_pre_hooks
-            or module._compiled_call_impl
-            or torch._C._get_tracing_state()
-        )
+        own = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+        common = _modules._global_forward_hooks or _modules._global_forward_pre_hooks
+        common = common or _modules._global_backward_hooks or _modules._global_backward_pre_hooks
+        special = module._compiled_call_impl or "forward" in module.__dict__ or torch._C._get_tracing_state()
+        return not (own or common or special)
     except AttributeError as error:
         raise _changed("torch", "nn.Module._forward_hooks", error) from error
 
@@ -221,7 +205,8 @@ def object_file_of(function: Callable[..., None], signature: Any, symbol: str, *
         import llvmlite.binding as llvm
 
         module = llvm.parse_assembly(text)
-        outside = sorted(f.name for f in module.functions if f.is_declaration and not f.name.startswith("llvm."))
+        declared = (f.name for f in module.functions if f.is_declaration and f.name != "erf")  # of the C library
+        outside = sorted(name for name in declared if not name.startswith("llvm."))
         (kernel,) = (f for f in module.functions if f.name == name)
         got, wanted = str(kernel.global_value_type), [*["ptr"] * 2, *(_word(kind) for kind in signature.args)]
         kernel.name = symbol
@@ -308,20 +293,3 @@ def load_object_file(code: bytes, symbol: str) -> int:
     if not address:
         raise _changed("llvmlite", "binding.create_mcjit_compiler", f"{symbol} has no address")
     return address
-
-
-# -------------------------------------------------------------------------------------------------------- OpenMP
-def openmp() -> ctypes.CDLL | None:
-    """The OpenMP library that torch has loaded, if it has ``GOMP_parallel``; otherwise None.
-
-    ``GOMP_parallel`` is the function that compilers call for a parallel region; GNU's, LLVM's and Intel's OpenMP have
-    it.
-    """
-    maps = Path("/proc/self/maps")
-    lines = maps.read_text().splitlines() if maps.exists() else []
-    paths = {line.split(maxsplit=5)[5] for line in lines if "omp" in line and ".so" in line}
-    for path in sorted(path for path in paths if Path(path).name.startswith(("libgomp", "libomp", "libiomp"))):
-        library = ctypes.CDLL(path)
-        if all(hasattr(library, name) for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")):
-            return library
-    return None

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from longlag.cells import Cell
-from longlag.engines import reference
+from longlag.engines import _exporting, _onnx, reference
 from longlag.engines._arguments import Weights
 from longlag.engines._choose import as_operator, choose, is_plain
 from longlag.engines._for_cells import choose_for_cell
@@ -50,6 +50,8 @@ def run(
         from longlag.engines.builtin import run as builtin
 
         return builtin.run(cell, x, w, state, lengths, reverse)
+    if _exporting.to_onnx() and _onnx.same(cell, x, w, mask, reset):
+        return _onnx.run(cell, x, w, state, lengths, reverse)
     return reference.run_weights(cell, x, w, state, mask=mask, lengths=lengths, reset=reset, reverse=reverse)
 
 

@@ -26,22 +26,23 @@ class Steps:
         names: of one level's weights, as in the kernels' tables: x and the states are not among them.
         levels: how many levels the stack has.
         eps: of the norm, 0 without.
+        scale: γ is multiplied by this number.
     """
 
-    def __init__(self, cell: Cell, names: tuple[str, ...], levels: int, eps: float = 0.0) -> None:
-        self.cell, self.names, self.levels, self.eps = cell, names, levels, eps
+    def __init__(self, cell: Cell, names: tuple[str, ...], levels: int, eps: float = 0.0, scale: float = 1.0) -> None:
+        self.cell, self.names, self.levels, self.eps, self.scale = cell, names, levels, eps, scale
         self.latest: Any = None  # the plan of the latest call
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles are made without the plan."""
-        return Steps, (self.cell, self.names, self.levels, self.eps)
+        return Steps, (self.cell, self.names, self.levels, self.eps, self.scale)
 
     def __call__(
         self, x: Tensor, weights: Sequence[Tensor], state: Sequence[Tensor]
     ) -> tuple[Tensor, tuple[Tensor, ...]] | None:
-        """The output (B, H) and the new state, or None if the call must go through `longlag.engines.run`.
+        """The output (B, H) and the new state; None if the call must go through `longlag.engines.run`.
 
-        That is so if a gradient may be needed, or if the shape, the layout or the class of a tensor is not the usual one.
+        The reasons: a gradient may be needed; the shape, layout or class of a tensor is not the usual one.
 
         Args:
             x: (B, I) or (I,).
@@ -57,4 +58,8 @@ class Steps:
             from longlag.engines.cpu.runtime import step  # loads LLVM
 
             _loaded.append(step.step)
+        if self.scale != 1:
+            each = len(self.names)
+            for k in range(len(tensors) - len(weights) + self.names.index("gamma"), len(tensors), each):
+                tensors[k] = tensors[k] * self.scale
         return _loaded[0](self, tensors)

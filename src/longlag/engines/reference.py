@@ -12,14 +12,15 @@ from torch import Tensor
 from torch.nn.functional import layer_norm, linear
 
 from longlag.cells import Cell
+from longlag.engines import _exporting
 from longlag.engines._arguments import Norm, Weights, resets_backwards, zeros_for
 
 State = tuple[Tensor, ...]
 
 
 def scan(
-    step: Callable[[int, State], tuple[Tensor, State]],
-    steps: int,
+    step: Callable[[State, State], tuple[Tensor, State]],
+    inputs: State,
     state: State,
     *,
     rest: State | None = None,
@@ -30,7 +31,8 @@ def scan(
     """The time loop of every reference network.
 
     Args:
-        step: ``(t, state) -> (output, new state)``, each (B, …).
+        step: ``(inputs of the step, state) -> (output, new state)``, each (B, …).
+        inputs: tensors (T, B, …); a step receives one slice of each.
         rest: the state after a reset; zeros by default.
         lengths: (B,) steps of each sequence; later steps give output 0 and do not change the state.
         reset: (T, B) bool; where true, the state becomes ``rest`` before that step.
@@ -41,18 +43,25 @@ def scan(
     """
     if reset is not None and reverse:
         reset = resets_backwards(reset, lengths)
-    outputs: list[Tensor | None] = [None] * steps
-    for t in reversed(range(steps)) if reverse else range(steps):  # [BI 1]
+
+    def one(t: int | Tensor, x: State, reset_t: Tensor | None, state: State) -> tuple[Tensor, State]:
         before = state
-        if reset is not None:
+        if reset_t is not None:
             base = rest or tuple(map(torch.zeros_like, state))
-            before = tuple(_where(reset[t], new, old) for new, old in zip(base, state))
-        y, after = step(t, before)
+            before = tuple(_where(reset_t, new, old) for new, old in zip(base, state))
+        y, after = step(x, before)
         if lengths is not None:
             active = t < lengths
             y = _where(active, y, torch.zeros_like(y))
             after = tuple(_where(active, new, old) for new, old in zip(after, state))
-        outputs[t], state = y, after
+        return y, after
+
+    if torch.compiler.is_exporting() and _exporting.many(inputs):  # one operator: the number of steps stays free
+        return _exporting.loop(one, inputs, reset, state, reverse)
+    slices = list(zip(*(x.unbind(0) for x in inputs)))
+    outputs: list[Tensor | None] = [None] * len(slices)
+    for t in reversed(range(len(slices))) if reverse else range(len(slices)):  # [BI 1]
+        outputs[t], state = one(t, slices[t], None if reset is None else reset[t], state)
     return torch.stack([y for y in outputs if y is not None]), state
 
 
@@ -95,12 +104,11 @@ def run(
     Returns:
         outputs (T, B, H) and the final state, like ``state``.
     """
-    nets = net.unbind(0)
 
-    def one(t: int, before: State) -> tuple[Tensor, State]:
-        return step(cell, nets[t], U, before, params, bias=bias, norm=norm, mask=mask)
+    def one(nets: State, before: State) -> tuple[Tensor, State]:
+        return step(cell, nets[0], U, before, params, bias=bias, norm=norm, mask=mask)
 
-    return scan(one, len(nets), tuple(state), lengths=lengths, reset=reset, reverse=reverse)
+    return scan(one, (net,), tuple(state), lengths=lengths, reset=reset, reverse=reverse)
 
 
 def run_weights(

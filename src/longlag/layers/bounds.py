@@ -33,11 +33,27 @@ class Bounded(nn.Module):
         super().__init__()
         self.limit = limit
 
+    @property
+    def cell(self) -> Cell:
+        """The same as equations, for engines."""
+        return _bounded(self.limit)
+
     def forward(self, raw: Tensor) -> Tensor:
         return self.limit * torch.tanh(raw)
 
     def right_inverse(self, value: Tensor) -> Tensor:
         return torch.atanh((value / self.limit).clamp(-1 + 1e-6, 1 - 1e-6))
+
+
+@functools.cache
+def _bounded(limit: float) -> Cell:
+    from longlag.cells import cell, tanh
+
+    @cell(gates="a", dense=False)
+    def bounded(a):
+        return limit * tanh(a)
+
+    return bounded
 
 
 @functools.cache

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from longlag import engines
 from longlag.layers import validation
+from longlag.layers._reservoir import argument_for, cholesky_solution, gram, random_matrix, spectral_radius
 from longlag.layers.layer import Layer
 from longlag.layers.local import Leaky
 from longlag.layers.state import StateSpec
 
-DRAWS = 100  # attempts to draw connections that contain a loop
+PROBE = 20  # steps on which a reservoir is scaled to a radius of its Jacobian
 
 
 class EchoState(Layer):
@@ -25,6 +27,8 @@ class EchoState(Layer):
     Args:
         input_size, hidden_size, output_size: n, m, l.
         spectral_radius: ρ(U), the modulus of the largest eigenvalue.
+        jacobian_radius: if given, U is scaled until the mean spectral radius of the step's Jacobian has this value
+            (`scale`, on uniform inputs in ±1), in place of ρ(U) = ``spectral_radius``.
         leak: a in (0, 1].
         density: share of connections in U that exist.
         input_scale, bias_scale: W and b are uniform in ± these.
@@ -51,6 +55,7 @@ class EchoState(Layer):
         output_size: int,
         *,
         spectral_radius: float = 0.9,
+        jacobian_radius: float | None = None,
         leak: float = 1.0,
         density: float = 0.1,
         input_scale: float = 1.0,
@@ -72,8 +77,9 @@ class EchoState(Layer):
         for name, value in {"leak": leak, "density": density}.items():
             if not 0 < value <= 1:
                 raise ValueError(f"EchoState: {name} must be in (0, 1], got {value!r}")
-        for name, value in {"spectral_radius": spectral_radius, "ridge": ridge}.items():
-            if not value >= 0:
+        not_negative = {"spectral_radius": spectral_radius, "jacobian_radius": jacobian_radius, "ridge": ridge}
+        for name, value in not_negative.items():
+            if value is not None and not value >= 0:
                 raise ValueError(f"EchoState: {name} must not be negative, got {value!r}")
         engines.check_for_cells("EchoState", engine)
         self.input_size = validation.positive("EchoState", "input_size", input_size)
@@ -109,13 +115,7 @@ class EchoState(Layer):
         def uniform(*shape: int) -> Tensor:
             return torch.rand(shape, generator=generator, dtype=torch.float64) * 2 - 1
 
-        U, radius = uniform(m, m), 0.0
-        for _ in range(DRAWS):
-            U = U * (torch.rand(m, m, generator=generator, dtype=torch.float64) < self.density)
-            radius = float(torch.linalg.eigvals(U).abs().max())
-            if radius:
-                break
-            U = uniform(m, m)  # a small sparse reservoir may have no loop: draw again
+        U, radius = random_matrix(m, self.density, uniform, generator)
         if not radius and self.spectral_radius:
             raise ValueError(f"EchoState: density {self.density} leaves no loop in a reservoir of {m} units")
         drawn = {
@@ -126,8 +126,34 @@ class EchoState(Layer):
         }
         for name, value in drawn.items():
             self.reservoir.get_parameter(name).copy_(value)
+        self.reservoir.nonzeros = int(torch.count_nonzero(U))  # the engine reads only these
         self._xx.zero_()
         self._xd.zero_()
+        if (wanted := self._arguments["jacobian_radius"]) is not None:
+            self.scale(uniform(PROBE, self.input_size).to(self.any_weight), wanted)
+
+    @torch.no_grad()
+    def scale(self, x: Tensor, jacobian_radius: float) -> EchoState:
+        """Scale U so that the mean spectral radius of the Jacobian along a run over x has this value [ESN 4 J].
+
+        A larger U does not always give a larger Jacobian, because the units saturate: a radius that no factor up to 100
+        times ρ(U) = 1 gives is refused, and U stays as it is.
+        """
+        U = self.reservoir.get_parameter("weight_hh_l0")
+        before, radius = U.clone(), spectral_radius(U.double().cpu())
+        if not radius:
+            raise ValueError("EchoState: scale needs a reservoir with a loop, got spectral_radius=0")
+
+        def reached(rho: float) -> float:
+            U.copy_(before * (rho / radius))
+            return self.jacobian_radius(x)
+
+        try:
+            self.spectral_radius = argument_for(jacobian_radius, reached)
+        except ValueError as error:
+            U.copy_(before)
+            raise ValueError(f"EchoState: jacobian_radius {error} on these inputs") from None
+        return self
 
     def forward(
         self,
@@ -209,7 +235,7 @@ class EchoState(Layer):
         X = torch.cat([features[used], features.new_ones(int(used.sum()), 1)], -1).double()  # ones: the bias
         if not bool(torch.isfinite(X).all()) or not bool(torch.isfinite(d[used]).all()):
             raise ValueError("EchoState: input and targets must be finite, got NaN or infinity")
-        return X.t() @ X, X.t() @ d[used].double(), state
+        return gram(X), X.t() @ d[used].double(), state
 
     @torch.no_grad()
     def solve(self) -> EchoState:
@@ -219,7 +245,11 @@ class EchoState(Layer):
         if not float(self._xx[-1, -1]):
             raise ValueError("EchoState: solve needs accumulated data, got none")
         A = self._xx + torch.diag(penalty)  # [ESN 4 V]
-        V = torch.linalg.lstsq(A, self._xd, driver="gelsd").solution if not self.ridge else _cholesky(A, self._xd)
+        V = (
+            torch.linalg.lstsq(A, self._xd, driver="gelsd").solution
+            if not self.ridge
+            else cholesky_solution(A, self._xd)
+        )
         self.readout.weight.copy_(V[:-1].t())
         self.readout.bias.copy_(V[-1])
         return self
@@ -231,16 +261,16 @@ class EchoState(Layer):
         h, _ = self.reservoir(s.x)
         past = torch.cat([h.new_zeros(1, *h.shape[1:]), h[:-1]])
         slope = 1 - ((h - (1 - self.leak) * past) / self.leak) ** 2
-        eye = torch.eye(self.hidden_size, dtype=h.dtype, device=h.device)
-        J = (1 - self.leak) * eye + self.leak * slope.unsqueeze(-1) * self.reservoir.weight_hh_l0  # [ESN 4 J]
-        return float(torch.linalg.eigvals(J).abs().amax(-1).mean())
+        U = self.reservoir.get_parameter("weight_hh_l0")
+        own = (1 - self.leak) * torch.eye(self.hidden_size, dtype=h.dtype, device=h.device)
+        J = (own + self.leak * diagonal.unsqueeze(-1) * U for diagonal in slope.flatten(0, 1))  # [ESN 4 J]
+        return float(np.mean([spectral_radius(step.double().cpu()) for step in J]))
 
     @property
     def state_spec(self) -> StateSpec:
         return self.reservoir.state_spec
 
     def gain_bound(self) -> tuple[float, str] | None:
-        """The bound of the reservoir."""
         return self.reservoir.gain_bound()
 
     def engine_for(self, x: Tensor) -> str:
@@ -268,7 +298,3 @@ def _active(s: validation.Sequences) -> Tensor:
     """(T, B) bool: steps that belong to a sequence."""
     steps = torch.arange(s.steps, device=s.x.device)[:, None].expand(s.steps, s.batch)
     return steps < s.lengths if s.lengths is not None else torch.ones_like(steps, dtype=torch.bool)
-
-
-def _cholesky(A: Tensor, B: Tensor) -> Tensor:
-    return torch.cholesky_solve(B, torch.linalg.cholesky(A))

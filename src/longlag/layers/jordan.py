@@ -172,21 +172,24 @@ class Jordan(StepLayer):
                 logits=self.feedback == "logits",
             )  # fmt: skip
             return z, final[: len(state)]
-        net_x = linear(s.x, self.weight_ih, b)
+        taught = () if targets is None or tau is None else (tau, targets)
 
-        def step(t: int, before: Parts) -> tuple[Tensor, Parts]:
+        def step(now: Parts, before: Parts) -> tuple[Tensor, Parts]:
+            net_x, *given = now
             fb, *h = before
-            r = net_x[t] + linear(fb if mask is None else fb * mask, self.weight_fb)  # [JORDAN 2 r]
+            r = net_x + linear(fb if mask is None else fb * mask, self.weight_fb)  # [JORDAN 2 r]
             if R is not None:
                 r = r + linear(h[0], R)  # [PAT-IV]
             new_h = torch.tanh(r)  # [JORDAN 2 h]
             z = linear(new_h, self.weight_ho, c_out)  # [JORDAN 2 z]
             fb = self._fed_back(z, generator)
-            if targets is not None and tau is not None:
-                fb = tau[t] * targets[t] + (1 - tau[t]) * fb  # [TF-MIX 4 fb]
+            if given:
+                tau_t, y_t = given
+                fb = tau_t * y_t + (1 - tau_t) * fb  # [TF-MIX 4 fb]
             return z, (fb, new_h) if R is not None else (fb,)
 
-        return reference.scan(step, s.steps, state, rest=rest, lengths=s.lengths, reset=s.reset)
+        net_x = linear(s.x, self.weight_ih, b)
+        return reference.scan(step, (net_x, *taught), state, rest=rest, lengths=s.lengths, reset=s.reset)
 
     def _engine(self, x: Tensor, mask: Tensor | None, targets: Tensor | None) -> str:
         """The engine for this call; the CPU engine supports only soft or logits feedback and constant targets."""

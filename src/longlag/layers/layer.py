@@ -40,6 +40,7 @@ class Layer(nn.Module, abc.ABC):
         teacher_size: features of the teacher's output, fed back in place of the layer's; None if not supported.
         draws: whether a step draws random numbers.
         has_partials: whether `linearise` has closed-form derivatives; otherwise autograd computes them.
+        made_with: the arguments of the constructor, positional and by keyword.
 
     >>> import torch, longlag as ll
     >>> class Counter(ll.layers.StepLayer):
@@ -65,6 +66,12 @@ class Layer(nn.Module, abc.ABC):
     teacher_size: int | None = None
     draws: bool = False
     has_partials: bool = False
+    made_with: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        layer = super().__new__(cls)
+        object.__setattr__(layer, "made_with", (args, options))  # nn.Module's own needs its __init__ first
+        return layer
 
     def __init__(self) -> None:
         super().__init__()

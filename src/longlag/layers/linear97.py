@@ -11,10 +11,9 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from longlag import cells
-from longlag.cells import Cell
 from longlag.layers.linear import Direct, Gradients, LinearStep, times
 from longlag.layers.state import Parts
-from longlag.layers.units import FED_BACK, INPUT, Results, UnitGraph, UnitGroup
+from longlag.layers.units import FED_BACK, INPUT, Results, UnitGraph, UnitGroup, linear_unit
 
 if TYPE_CHECKING:
     from longlag.layers.lstm97 import LSTM97
@@ -179,7 +178,7 @@ class Units97(UnitGroup):
         units, width = getattr(layer, names[0]).shape
         linear = section == "out" and layer.output == "linear"
         paths = [name for name in names if hasattr(layer, name)]
-        super().__init__(section, _linear_unit() if linear else cells.rnn97, units, reads, width, paths)
+        super().__init__(section, linear_unit() if linear else cells.rnn97, units, reads, width, paths)
 
     def weights(self) -> tuple[Tensor, Tensor | None, Parts]:
         values = [getattr(self.layer, path) for path in self.paths]
@@ -193,7 +192,7 @@ class Cells97(UnitGroup):
     """The memory cells of an `LSTM97`; each has its block's gates, whose gradients are summed over the block."""
 
     def __init__(self, layer: LSTM97, reads: tuple[str, ...]) -> None:
-        self.layer = layer
+        self.layer, self.shared = layer, layer.block_size
         self.sections = ("ig", "cell", "og") if layer.output_gates else ("ig", "cell")  # gates i, a, o
         self.rows = [layer.sections[section] for section in self.sections]
         names = [f"{kind}_{section}" for kind in ("weight", "bias") for section in self.sections]
@@ -237,6 +236,11 @@ class CutLSTM97(UnitGraph):
         if layer.output_size is not None:
             groups.append(Units97(layer, "out", (*([INPUT] if layer.input_to_output else []), *inner)))
         super().__init__(groups, inner if layer.output_size is None else ("out",))
+        pieces = [("hid", "y", 1)] if layer.hidden_units else []
+        if layer.blocks:
+            pieces += [("cell", gate, self.block_size) for gate in ("i", "o")[: 1 + layer.output_gates]]
+            pieces += [("cell", "y", 1)]
+        self.fed_back_pieces = tuple(pieces)
         if layer.recurrent and layer.hidden_units:  # y_hid comes first among the fed-back activations
             self.dense_loops["hid"] = slice(layer.input_size, layer.input_size + layer.hidden_units)
 
@@ -252,13 +256,3 @@ class CutLSTM97(UnitGraph):
         cell, every = results["cell"], self.block_size  # the cells of a block have the same gates
         gates = [torch.sigmoid(cell[gate][:, ::every]) for gate in ("i", "o") if gate in cell]
         return torch.cat([hidden, *gates, cell["y"]], -1), cell["s"]
-
-
-@functools.cache
-def _linear_unit() -> Cell:
-    @cells.cell(gates="a", dense=False)
-    def linear_unit(a):
-        """y(t) = a"""
-        return a
-
-    return linear_unit

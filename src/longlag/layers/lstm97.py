@@ -212,8 +212,8 @@ class LSTM97(StepLayer):
                 self.g, self.h, layout, s.x, weights, state, mask=mask, lengths=s.lengths, reset=s.reset
             )
         else:
-            step = self._stepper(linear(s.x, w[:, :n], b), w[:, n:] if self.recurrent else None, mask)
-            y, final = reference.scan(step, s.steps, state, lengths=s.lengths, reset=s.reset)
+            step = self._stepper(w[:, n:] if self.recurrent else None, mask)
+            y, final = reference.scan(step, (linear(s.x, w[:, :n], b),), state, lengths=s.lengths, reset=s.reset)
         y_hid, _, _, y_cell = y.split(list(self.sections.values()), -1)
         output = self.read_out(s.x, y_hid, y_cell)
         if s.lengths is not None:
@@ -226,15 +226,15 @@ class LSTM97(StepLayer):
             return "reference: a network without memory cells has no kernel"
         return ": ".join(engines.choose(self.engine, x))
 
-    def _stepper(self, net_x: Tensor, w_y: Tensor | None, mask: Tensor | None) -> Step:
+    def _stepper(self, w_y: Tensor | None, mask: Tensor | None) -> Step:
         from longlag.cells import memory_cell
 
         cell = memory_cell(self.g, self.h, self.output_gates)
         sizes = list(self.sections.values())
 
-        def step(t: int, before: Parts) -> tuple[Tensor, Parts]:
+        def step(net_x: Parts, before: Parts) -> tuple[Tensor, Parts]:
             y, s = before
-            net = net_x[t]
+            net = net_x[0]
             if w_y is not None:
                 net = net + linear(y if mask is None else y * mask, w_y)  # [LSTM-97 2 x̃]
             hid, ig, og, a = net.split(sizes, -1)

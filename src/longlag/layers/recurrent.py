@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize
 
 from longlag import engines
 from longlag.cells import Cell
-from longlag.engines import Weights, calls_forward, reference
+from longlag.engines import Weights, reference
 from longlag.layers import validation
 from longlag.layers._stack import Stack
 from longlag.layers.bounds import gain_bound
@@ -23,6 +23,7 @@ from longlag.layers.units import CutRecurrent, LocalLevels, NotLocal, UnitGraph
 
 NORMS = ("layer", "layer_torch")
 EPS = 1e-5
+READ_BY_STEP = ("forward", "_run", "weights", "_weights_apart", "_values", "_norm")
 MATRICES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "norm_weight", "norm_bias")
 
 
@@ -39,6 +40,10 @@ class Recurrent(Stack):
         recurrent_dropout: probability that y(t−1) of a unit is not fed back, one draw per sequence. For cells
             with local feedback: probability that the unit's own loop is cut (the other loops keep their gain).
         engine: ``"auto"`` or an engine's name.
+
+    Attributes:
+        nonzeros: set this to the number of entries in a sparse ``weight_hh`` (per level) to let the CPU engine read
+            only these where that is faster; 0 (the default): the matrix is dense. The results do not depend on it.
 
     >>> import torch, longlag as ll
     >>> @ll.cell(gates="a z")
@@ -82,6 +87,7 @@ class Recurrent(Stack):
             if norm == "layer" and hidden_size < 2:
                 raise ValueError(f"{self.class_name}: norm='layer' divides by H−1 and needs hidden_size >= 2, got 1")
         self.norm, self.engine = norm, engine
+        self.nonzeros = 0
         self.cell = cell  # pyright: ignore[reportIncompatibleVariableOverride]
         self._scales_mask = cell.dense
         self._make_weights({"device": device, "dtype": dtype})
@@ -158,7 +164,7 @@ class Recurrent(Stack):
         if gamma is not None and beta is not None:
             norm = self._norm(gamma, beta)
         params = tuple(self._values([name + self.suffix(k) for name in cell.params])) if cell.params else ()
-        return Weights(W, b, U, None, params, norm)
+        return Weights(W, b, U, None, params, norm, self.nonzeros)
 
     def _norm(self, gamma: Tensor, beta: Tensor) -> engines.Norm:
         return (engines.Norm.with_sample_variance if self.norm == "layer" else engines.Norm)(gamma, beta, EPS)
@@ -172,40 +178,32 @@ class Recurrent(Stack):
             reverse=self.bidirectional and self._runs_backwards(k),
         )  # fmt: skip
 
-    # ------------------------------------------------------------------------------------------------------- step
     def _make_steps(self) -> None:
         """What `step` needs to know about the weights: their names here, and in the kernels' tables."""
         stems = {"W": "weight_ih", "b_x": "bias_ih", "bias_hh": "bias_hh", "U": "weight_hh"}
         stems |= {f"{p}_all": p for p in self.cell.params} | {"gamma": "norm_weight", "beta": "norm_bias"}
         stems = {name: stem for name, stem in stems.items() if stem + "_l0" in self._parameters}
         self._step_names = [stem + self.suffix(k) for k in range(self.num_layers) for stem in stems.values()]
-        gamma = self._parameters.get("norm_weight_l0")
-        eps = 0.0 if gamma is None else self._norm(gamma, gamma).eps
-        self._steps = engines.Steps(self.cell, tuple(stems), self.num_layers, eps)
+        one = torch.ones(self.hidden_size, dtype=torch.float64)
+        norm = self._norm(one, one) if self.norm else engines.Norm(one, one, 0.0)
+        self._steps = engines.Steps(self.cell, tuple(stems), self.num_layers, norm.eps, float(norm.weight[0]))
 
     def step(self, x_t: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """One step: x_t (B, I) or (I,). Pass the returned state to the next step."""
         drops = self.training and (self.recurrent_dropout or self.dropout)
         if self._steps_alone and not (drops or self.bidirectional) and self.engine in ("auto", "cpu"):
-            parts = state if type(state) is tuple else (state,)
-            if len(parts) == len(self.cell.fed_back) and calls_forward(self):
-                weights = self._values(self._step_names)
-                if self.norm == "layer":
-                    n = len(weights) // self.num_layers
-                    for k in range(n - 1, len(weights), n):
-                        weights[k - 1] = self._norm(weights[k - 1], weights[k]).weight
-                results = self._steps(x_t, weights, parts)
+            parts = (state,) if isinstance(state, Tensor) else state
+            if type(parts) is tuple and len(parts) == len(self.cell.fed_back) and engines.calls_forward(self):
+                results = self._steps(x_t, self._values(self._step_names), parts)
                 if results is not None:
-                    y, new = results
-                    return y, new if len(new) != 1 else new[0]
+                    return results[0], results[1] if len(parts) != 1 else results[1][0]
         return super().step(x_t, state)
-
-    _steps_alone = True  # whether `forward` is the function of this class
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        own = ("forward", "_run", "weights", "_weights_apart", "_values", "_norm")
-        cls._steps_alone = all(getattr(cls, name) is getattr(Recurrent, name) for name in own)
+        cls._steps_alone = all(getattr(cls, name) is getattr(Recurrent, name) for name in READ_BY_STEP)
+
+    _steps_alone = True  # whether no subclass overrides one of `READ_BY_STEP`
 
     def trajectory(self, x: Tensor, state: State | None = None) -> tuple[Tensor, Tensor]:
         """All outputs and states of a run, level by level; see `Layer.trajectory`."""

@@ -86,7 +86,7 @@ class Skip(Stack):
 
     @property
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
-        return {"y": (max(self.delays, default=1), self.hidden_size)}
+        return {"y": (max((1, *self.delays)), self.hidden_size)}
 
     def _run(
         self, k: int, x: Tensor, state: tuple[Tensor, ...] | None, sequences: validation.Sequences, mask: Tensor | None
@@ -104,15 +104,15 @@ class Skip(Stack):
         # one product for all links: [y(t−1), y(t−d₁), …] against [U, S_d₁, …]
         links = torch.cat([U, *S.unbind(0)], -1)
 
-        def step(t: int, before: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        def step(net_t: tuple[Tensor, ...], before: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
             (past,) = before  # (B, max d, H), newest first
-            read = past[:, lags] if mask is None else past[:, lags] * mask.unsqueeze(1)
-            y = torch.tanh(net[t] + linear(read.flatten(1), links))  # [SKIP 3]
+            read = [past[:, k] if mask is None else past[:, k] * mask for k in lags]
+            y = torch.tanh(net_t[0] + linear(torch.cat(read, -1), links))  # [SKIP 3]
             return y, (torch.cat([y.unsqueeze(1), past[:, :-1]], 1),)
 
         y, (past,) = reference.scan(
             step,
-            sequences.steps,
+            (net,),
             state,
             lengths=sequences.lengths,
             reset=sequences.reset,

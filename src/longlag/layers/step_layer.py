@@ -11,7 +11,7 @@ from longlag.layers import validation
 from longlag.layers.layer import Layer
 from longlag.layers.state import Parts, State, StateSpec
 
-Step = Callable[[int, Parts], tuple[Tensor, Parts]]
+Step = Callable[[Parts, Parts], tuple[Tensor, Parts]]
 
 
 class StepLayer(Layer):
@@ -51,13 +51,12 @@ class StepLayer(Layer):
 
     def _run(self, s: validation.Sequences, state: Parts) -> tuple[Tensor, Parts]:
         """Outputs (T, B, …) and final state of validated sequences."""
-        steps = s.x.unbind(0)
         rest = self.state_spec.parts(self.initial_state(s.batch))
 
-        def step(t: int, before: Parts) -> tuple[Tensor, Parts]:
-            return self.advance(steps[t], before)
+        def step(x_t: Parts, before: Parts) -> tuple[Tensor, Parts]:
+            return self.advance(x_t[0], before)
 
-        return reference.scan(step, s.steps, state, rest=rest, lengths=s.lengths, reset=s.reset)
+        return reference.scan(step, (s.x,), state, rest=rest, lengths=s.lengths, reset=s.reset)
 
     def _final(self, parts: Parts, s: validation.Sequences) -> State:
         return self.state_spec.whole(parts if s.batched else tuple(part.squeeze(0) for part in parts))

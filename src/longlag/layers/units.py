@@ -7,12 +7,14 @@ names. Exact real-time gradients of such a graph cost O(w) per step.
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from longlag import cells
 from longlag.cells import Cell
 from longlag.layers.state import Parts
 
@@ -39,7 +41,10 @@ class UnitGroup(abc.ABC):
         loop: the parts of its own past that a unit reads: ``y`` and states.
         traced: the gates from the first to the last that can influence the loop; ``traced_rows``: their rows.
         biased: whether net inputs have a bias.
+        shared: number of neighbouring units that may share a row of weights (a gate of a block), else 1.
     """
+
+    shared = 1
 
     def __init__(
         self, name: str, cell: Cell, units: int, reads: tuple[str, ...], width: int, paths: Sequence[str]
@@ -66,7 +71,14 @@ class UnitGroup(abc.ABC):
 
 
 class UnitGraph(abc.ABC):
-    """Groups in the order in which a step computes them; ``outputs`` names those that make the layer's output."""
+    """Groups in the order in which a step computes them; ``outputs`` names those that make the layer's output.
+
+    Attributes:
+        fed_back_pieces: pieces of the vector that matrices read at the next step, in the order of ``split``'s vector:
+            (group, ``"y"`` or a gate g for σ(g), every), the values of units 0, every, 2·every, ….
+    """
+
+    fed_back_pieces: tuple[tuple[str, str, int], ...] = ()
 
     def __init__(self, groups: Sequence[UnitGroup], outputs: Sequence[str]) -> None:
         self.groups, self.outputs = tuple(groups), tuple(outputs)
@@ -177,6 +189,8 @@ class CutLevel(UnitGroup):
 class CutRecurrent(UnitGraph):
     """A dense `Recurrent` layer of one level without the influence that passes through U. [LSTM-FG 1.3]"""
 
+    fed_back_pieces = (("units", "y", 1),)
+
     def __init__(self, layer: Recurrent) -> None:
         self.fed_back = layer.cell.fed_back
         super().__init__([CutLevel(layer)], ["units"])
@@ -187,3 +201,15 @@ class CutRecurrent(UnitGraph):
 
     def join(self, results: Results) -> Parts:
         return tuple(torch.stack([results["units"][part]]) for part in self.fed_back)
+
+
+@functools.cache
+def linear_unit() -> Cell:
+    """A unit without squashing function, y(t) = a."""
+
+    @cells.cell(gates="a", dense=False)
+    def linear_unit_(a):
+        """y(t) = a"""
+        return a
+
+    return linear_unit_

@@ -16,7 +16,8 @@ from torch import Tensor
 from longlag.layers import Layer, LinearStep
 from longlag.layers.linear import Direct
 from longlag.layers.state import State
-from longlag.learn._rule import Errors, Method
+from longlag.layers.units import CutRecurrent, NotLocal, UnitGraph
+from longlag.learn._rule import Errors, Method, Unsupported
 from longlag.learn._state import Parameters, Values, attribute_paths, begin, copied, where
 
 Influence = dict[str, Tensor]  # each tensor (B, …)
@@ -118,8 +119,22 @@ class Dense(Linearised):
     def advance(self, values: Values, E: Influence, J: Tensor, blocks: list[Direct]) -> Influence:
         return {block.key: _advance(E[block.key], block, J, values["before"].get(block.key)) for block in blocks}
 
+    def units(self) -> tuple[UnitGraph, str, set[str]]:
+        return one_level(self, "rtrl")
+
     def past(self, E: Influence, last: LastStep, dy: Tensor, ds: Tensor) -> list[Tensor]:
         return [(at(ds, block).unsqueeze(1) @ E[block.key]).sum((0, 1)) for block in last.blocks]
+
+
+def one_level(method: Linearised, rule: str) -> tuple[UnitGraph, str, set[str]]:
+    """The units of a dense layer of one level, for the compiled engine and one of its rules."""
+    try:
+        graph = method.layer.local_units(cut=True)
+    except NotLocal as reason:
+        raise Unsupported(f"{method.layer.class_name} {reason}") from None
+    if not isinstance(graph, CutRecurrent):
+        raise Unsupported(f"{method.layer.class_name} is not a layer of one cell")
+    return graph, rule, {group.name for group in graph.groups if any(path in method.paths for path in group.paths)}
 
 
 def _advance(E: Tensor, block: Direct, J: Tensor, spare: Tensor | None) -> Tensor:

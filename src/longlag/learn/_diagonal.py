@@ -20,7 +20,7 @@ from longlag.layers import Layer, State
 from longlag.layers.units import FED_BACK, INPUT, Results, UnitGraph, UnitGroup
 from longlag.learn._cross import Cross
 from longlag.learn._loops import Loops
-from longlag.learn._rule import Errors, Method
+from longlag.learn._rule import Errors, Method, Unsupported
 from longlag.learn._state import Parameters, Values, begin, copied, where
 
 Traces = dict[str, Tensor]  # by part of the unit's past
@@ -52,6 +52,16 @@ class Diagonal(Method):
         across, ones = self.cross.start(batch) if self.cross else {}, self.layer.any_weight.new_ones(batch, 1)
         loops = self.loops.start(batch) if self.loops else {}
         return {"own": own, "cross": across, "loops": loops, "last": {}, "active": None, "ones": ones}
+
+    def units(self) -> tuple[UnitGraph, str, set[str]]:
+        if self.cross or self.loops:
+            raise Unsupported("the rule keeps an influence of units on each other")
+        return self.graph, "traces", {group.name for group in self.trained}
+
+    def settled(self, values: Values) -> Values:
+        with torch.no_grad():
+            self._advance(values)
+        return {**values, "last": {}, "active": None}
 
     def _zeros(self, group: UnitGroup, batch: int) -> Values:
         new, cell, width = self.layer.any_weight.new_zeros, group.cell, group.width + group.biased

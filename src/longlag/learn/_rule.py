@@ -10,9 +10,14 @@ import torch
 from torch import Tensor
 
 from longlag.layers import Layer, State, check_layer, validation
+from longlag.layers.units import UnitGraph
 from longlag.learn._state import Values, copied, where
 
 Errors = Tensor | Sequence[Tensor | None]
+
+
+class Unsupported(Exception):
+    """The compiled real-time engine does not serve a learner; the message is the reason."""
 
 
 class Method(abc.ABC):
@@ -39,6 +44,14 @@ class Method(abc.ABC):
     @abc.abstractmethod
     def gradients(self, values: Values, dy: Errors) -> dict[str, Tensor]:
         """Parameter name -> gradient, for every parameter that requires one."""
+
+    def units(self) -> tuple[UnitGraph, str, set[str]]:
+        """For the compiled engine: the layer's units, the engine's rule for them, and the groups that are trained."""
+        raise Unsupported("the rule is not one of the engine's")
+
+    def settled(self, values: Values) -> Values:
+        """The values after the last step, with nothing left to do for it; ``values`` may be reused."""
+        return values
 
 
 class Trace:

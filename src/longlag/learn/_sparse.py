@@ -15,7 +15,9 @@ from torch import Tensor
 
 from longlag.layers import Layer
 from longlag.layers.linear import Direct
-from longlag.learn._dense import Influence, LastStep, Linearised, width
+from longlag.layers.units import UnitGraph
+from longlag.learn._dense import Influence, LastStep, Linearised, one_level, width
+from longlag.learn._rule import Unsupported
 from longlag.learn._state import Values
 
 PROBES = 8  # random points at which derivatives are tested for being zero; relu's are, at half of them
@@ -35,11 +37,21 @@ class Sparse(Linearised):
 
     def __init__(self, owner: str, layer: Layer, n: int) -> None:
         super().__init__(owner, layer)
+        self.n = n
         patterns, self.full = reached(owner, layer, self.carried, n)
         self.reach = {
             key: Reach(*_listed(states, layer.any_weight), *_listed(outputs, layer.any_weight))
             for key, (states, outputs) in patterns.items()
         }
+
+    def units(self) -> tuple[UnitGraph, str, set[str]]:
+        if self.n > 1:
+            raise Unsupported("of SnAp(n) the engine has n = 1")
+        graph, rule, trained = one_level(self, "snap")
+        cell = graph.groups[0].cell
+        if any(("y", name) not in cell.jacobian for name in (*cell.gates, *cell.params)):
+            raise Unsupported(f"not every gate of {cell.name} reaches the output in one step")
+        return graph, rule, trained
 
     def none(self, J: Tensor, blocks: list[Direct]) -> Influence:
         """Ẽ (B, rows, m, width) of every block."""

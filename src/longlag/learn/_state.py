@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils import parametrize
@@ -44,6 +45,18 @@ def mapped(function: Callable[[Tensor], Any], values: Any) -> Any:
 def copied(values: Any) -> Any:
     """Nested values with every tensor cloned."""
     return mapped(torch.clone, values)
+
+
+def from_numpy(layer: Layer, *values: Any) -> tuple[Any, ...]:
+    """NumPy arrays as tensors on the layer's device: floats in the layer's dtype, integers int64, bools as they are."""
+    return tuple(_tensor(layer, v) if isinstance(v, np.ndarray | np.generic) else v for v in values)
+
+
+def _tensor(layer: Layer, value: np.ndarray | np.generic) -> Tensor:
+    kinds = {"f": layer.dtype, "i": torch.int64, "u": torch.int64, "b": torch.bool}
+    if value.dtype.kind not in kinds:
+        raise TypeError(f"{layer.class_name}: an array must hold numbers or bools, got dtype {value.dtype}")
+    return torch.tensor(value, dtype=kinds[value.dtype.kind], device=layer.device)
 
 
 def attribute_paths(layer: Layer) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,17 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from longlag.layers import Layer, State, validation
-from longlag.learn import _file
-from longlag.learn._rule import Rule, Trace
-from longlag.learn._state import copied, mapped
+from longlag.layers import Layer, validation
+from longlag.learn import _saving
+from longlag.learn._rule import Rule
+from longlag.learn._state import from_numpy, mapped
+from longlag.learn._streaming import HORIZON, Streaming, warn_skipped
 
 SKIPS = 10  # skipped updates in a row that cause a warning
-HORIZON = 100  # time constant of the running loss, in scored steps
-COUNTS = ("steps", "updates", "skipped", "_scored", "loss_now", "running_loss", "gradient_norm")
 
 
-class Online:
+class Online(Streaming):
     """Learns from a stream, one step at a time, without storing the past.
 
     At every step the layer and the rule's trace advance. If there is a target, the loss of the read-out's output gives
@@ -40,11 +38,14 @@ class Online:
         optimizer: over the parameters of layer and read-out. The learner sets and clears their ``grad``.
         every: steps from one update to the next.
         clip: largest global norm ν of the gradients; beyond it they are scaled by clip/ν [CLIP 5].
+        detector: of drift: any object with a method ``update(value)``, which is given the loss of every scored step,
+            and an attribute ``drift_detected``, such as ``ADWIN`` or ``PageHinkley`` of the package river.
 
     Attributes:
         steps, updates: their numbers; skipped: number of updates skipped because a gradient was not finite.
         loss_now: the loss of the last scored step; running_loss: its exponential mean over some 100 scored steps.
         gradient_norm: ν of the last update, before clipping.
+        drift_detected: whether the detector signalled in the last `step` or `run`; drifts: all steps at which it did.
 
     >>> import torch, longlag as ll
     >>> layer, readout = ll.LocalFeedback(1, 8), torch.nn.Linear(8, 1)
@@ -67,6 +68,7 @@ class Online:
         *,
         every: int = 1,
         clip: float | None = None,
+        detector: Any = None,
     ) -> None:
         if not isinstance(rule, Rule):
             raise TypeError(f"Online: rule must be a rule of longlag.learn, got {type(rule).__name__}")
@@ -75,12 +77,18 @@ class Online:
         if clip is not None and not clip > 0:
             raise ValueError(f"Online: clip must be positive, got {clip!r}")
         self.layer, self.readout, self.loss, self.rule, self.optimizer = layer, readout, loss, rule, optimizer
+        if detector is not None and not (
+            callable(getattr(detector, "update", None)) and hasattr(detector, "drift_detected")
+        ):
+            got = type(detector).__name__
+            raise TypeError(f"Online: detector must have update(value) and drift_detected, got {got}")
+        self.detector, self.drift_detected, self.drifts = detector, False, list[int]()
         self.every, self.clip = validation.positive("Online", "every", every), clip
         self.steps = self.updates = self.skipped = self._scored = 0
         self._skipped_in_a_row = 0
         self.loss_now, self.running_loss, self.gradient_norm = math.nan, math.nan, math.nan
-        self.state: State | None = None
-        self.trace: Trace = rule.start(layer, 1)  # raises for an unsupported layer; replaced at the first step
+        self._begin()
+        self.trace = rule.start(layer, 1)  # raises for an unsupported layer; replaced at the first step
         self._errors: list[Tensor | None] = []  # of the steps not yet back-propagated, for rules that take several
         self._parameters = dict(layer.named_parameters())
         self._read = [] if readout is None else [p for p in readout.parameters() if p.requires_grad]
@@ -92,15 +100,15 @@ class Online:
     # ------------------------------------------------------------------------------------------------------ step
     def step(
         self,
-        x_t: Tensor,
-        target: Tensor | None = None,
-        mask: Tensor | None = None,
+        x_t: Tensor | Any,
+        target: Tensor | Any | None = None,
+        mask: Tensor | Any | None = None,
         *,
-        active: Tensor | None = None,
-        reset: Tensor | None = None,
-        teacher: Tensor | None = None,
+        active: Tensor | Any | None = None,
+        reset: Tensor | Any | None = None,
+        teacher: Tensor | Any | None = None,
     ) -> Tensor:
-        """One step of the stream; returns the output, detached.
+        """One step of the stream; returns the output, detached. NumPy arrays are converted to the layer's dtype.
 
         Args:
             x_t: (B, I); or (I,) for a single stream, and then the other arguments without B, too.
@@ -108,12 +116,27 @@ class Online:
             mask: which samples are scored, passed to the loss.
             active, reset, teacher: as in `Rule.step`.
         """
+        given = from_numpy(self.layer, x_t, target, mask, active, reset, teacher)
+        x_t, target, mask, active, reset, teacher = given
         if not isinstance(x_t, Tensor):
-            raise TypeError(f"Online: x_t at step {self.steps} must be a tensor, got {type(x_t).__name__}")
-        single = x_t.dim() == 1
+            raise TypeError(f"Online: x_t at step {self.steps} must be a tensor or array, got {type(x_t).__name__}")
+        self.drift_detected, single = False, x_t.dim() == 1
         if single:
-            given = (x_t, target, mask, active, reset, teacher)
             x_t, target, mask, active, reset, teacher = mapped(lambda value: value.unsqueeze(0), given)
+        output = self._step(x_t, target, mask, active=active, reset=reset, teacher=teacher)
+        return output.squeeze(0) if single else output
+
+    def _step(
+        self,
+        x_t: Tensor,
+        target: Tensor | None,
+        mask: Tensor | None,
+        *,
+        active: Tensor | None = None,
+        reset: Tensor | None = None,
+        teacher: Tensor | None = None,
+        update: bool | None = None,
+    ) -> Tensor:
         read = x_t if active is None else x_t[active]
         if not (math.isfinite(read.sum()) or bool(torch.isfinite(read).all())):  # a sum of large numbers may overflow
             raise ValueError(f"Online: x_t at step {self.steps} must be finite, got NaN or infinity")
@@ -128,9 +151,9 @@ class Online:
         output = self._learn(y, target, mask)
         if len(self._errors) == self.rule.window:
             self._collect()
-        if self.steps % self.every == 0:
+        if self.steps % self.every == 0 if update is None else update:
             self.update()
-        return output.squeeze(0) if single else output
+        return output
 
     def _check_state(self) -> None:
         """Refuse to learn from a layer that has diverged. No parameter was changed in this step."""
@@ -164,10 +187,19 @@ class Online:
         else:
             self._add_all(self.rule.gradients(self.layer, self.trace, dy))
         self._scored += 1
+        self._detect(value, self.steps - 1)
         self.loss_now = value
         weight = max(1 / self._scored, 1 / HORIZON)
         self.running_loss = value if self._scored == 1 else self.running_loss + weight * (value - self.running_loss)
         return output.detach()
+
+    def _detect(self, loss: float, step: int) -> None:
+        """Show the loss of a scored step to the detector of drift."""
+        if self.detector is not None:
+            self.detector.update(loss)
+            if self.detector.drift_detected:
+                self.drift_detected = True
+                self.drifts.append(step)
 
     def _add_all(self, gradients: dict[str, Tensor]) -> None:
         for name, gradient in gradients.items():
@@ -184,6 +216,7 @@ class Online:
 
         Call it at the end of a stream for the remaining steps. Without a scored step nothing happens.
         """
+        self._settle()
         self._collect()
         trained = [p for p in self._trained if p.grad is not None]
         if not trained:
@@ -192,7 +225,10 @@ class Online:
         norms = [torch.linalg.vector_norm(gradient) for gradient in grads]
         norm = self.gradient_norm = float(torch.linalg.vector_norm(torch.stack(norms)))  # [CLIP 5 ν]
         if not math.isfinite(norm):
-            self._skip()  # [CLIP 5 skip]
+            self.skipped += 1  # [CLIP 5 skip]
+            self._skipped_in_a_row += 1
+            if self._skipped_in_a_row == SKIPS:
+                warn_skipped(SKIPS)
         else:
             if self.clip is not None and norm > self.clip:
                 for p, gradient in zip(trained, grads):
@@ -203,21 +239,10 @@ class Online:
         for p in trained:
             p.grad = None
 
-    def _skip(self) -> None:
-        self.skipped += 1
-        self._skipped_in_a_row += 1
-        if self._skipped_in_a_row == SKIPS:
-            warnings.warn(
-                f"Online: the last {SKIPS} updates were skipped because their gradients were not finite; nothing is "
-                "being learned. A smaller learning rate or clip= may help",
-                RuntimeWarning,
-                stacklevel=4,
-            )
-
     # ------------------------------------------------------------------------------------------------------ file
     def save(self, path: str | Path) -> None:
         """Write the learner into a safetensors file: weights, state, traces, optimiser, counters."""
-        _file.write(Path(path), {"made_of": self._made_of(), **self._content()})
+        _saving.save(self, Path(path))
 
     def load(self, path: str | Path) -> None:
         """Restore a saved learner, which continues bit for bit. A file that does not fit changes nothing.
@@ -234,58 +259,28 @@ class Online:
         >>> all(torch.equal(y, learner.step(x_t, x_t)) for x_t, y in zip(x, once))
         True
         """
-        path = Path(path)
-        content = _file.read(path, self.layer.device)
-        ours, theirs = self._made_of(), content["made_of"]
-        for part, value in ours.items():
-            if theirs.get(part) != value:
-                raise ValueError(f"Online: {path.name} is from another {part}: {theirs.get(part)!r}, here {value!r}")
-        before = copied(self._content())
-        try:
-            self._restore(content)
-        except Exception:
-            self._restore(before)
-            raise
+        _saving.load(self, Path(path))
 
-    def _made_of(self) -> dict[str, Any]:
-        """The properties that a file must share with this learner."""
+    @classmethod
+    def restore(cls, path: str | Path, device: torch.device | str = "cpu") -> Online:
+        """A saved learner, made again from its file alone; it continues bit for bit. Nothing is unpickled.
 
-        def shapes(module: nn.Module | None) -> list[str]:
-            values = {} if module is None else module.state_dict()
-            return [f"{name} {tuple(v.shape)} {v.dtype}" for name, v in values.items()]
+        For layers of `longlag`, read-outs None or ``nn.Linear``, the losses and rules of `longlag.learn`, and the
+        optimisers SGD, Adam, AdamW and RMSprop. A ValueError names any other part: make such a learner as before and
+        use `load`. A `detector` is not saved.
 
-        modules = {"layer": self.layer, "readout": self.readout}
-        made = {part: f"{module!r} with {', '.join(shapes(module))}" for part, module in modules.items()}
-        return made | {"rule": repr(self.rule), "optimizer": type(self.optimizer).__name__}
-
-    def _content(self) -> dict[str, Any]:
-        return {
-            "layer": dict(self.layer.state_dict()),
-            "readout": None if self.readout is None else dict(self.readout.state_dict()),
-            "optimizer": self.optimizer.state_dict(),
-            "grads": [p.grad for p in self._trained],
-            "errors": list(self._errors),
-            "state": self.state,
-            "trace": (self.trace.batch_size, self.trace.shape, self.trace.saved_values()),
-            "counts": [getattr(self, name) for name in COUNTS],
-        }
-
-    def _restore(self, content: dict[str, Any]) -> None:
-        self.layer.load_state_dict(content["layer"])
-        if self.readout is not None:
-            self.readout.load_state_dict(content["readout"])
-        self.optimizer.load_state_dict(content["optimizer"])
-        for p, gradient in zip(self._trained, content["grads"]):
-            p.grad = gradient
-        batch, shape, values = content["trace"]
-        fresh = self.rule.start(self.layer, batch)
-        self.trace, self.state, self._errors = (
-            Trace(fresh.method, batch, values, shape),
-            content["state"],
-            content["errors"],
-        )
-        for name, value in zip(COUNTS, content["counts"]):
-            setattr(self, name, value)
+        >>> import tempfile, torch, longlag as ll
+        >>> net = ll.LSTM97(1, blocks=2, output_size=1)
+        >>> optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        >>> learner = ll.learn.Online(net, None, ll.learn.squared_error, ll.learn.TruncatedRTRL(), optimizer)
+        >>> x, folder = torch.randn(9, 1, 1), tempfile.TemporaryDirectory()
+        >>> _ = learner.step(x[0], x[0]), learner.save(folder.name + "/learner.safetensors")
+        >>> twin = ll.learn.Online.restore(folder.name + "/learner.safetensors")
+        >>> folder.cleanup()
+        >>> all(torch.equal(twin.step(x_t, x_t), learner.step(x_t, x_t)) for x_t in x)
+        True
+        """
+        return _saving.restored(cls, Path(path), torch.device(device))
 
 
 def _add(parameter: Tensor, gradient: Tensor) -> None:

@@ -13,6 +13,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from longlag.engines import reference
+
+Parts = tuple[Tensor, ...]
+
 
 class Chain(NamedTuple):
     """The scores and the mask of a batch of sequences."""
@@ -22,6 +26,11 @@ class Chain(NamedTuple):
     a_s: Tensor  # (K,) scores of the first tag
     a_e: Tensor  # (K,) scores of the last tag
     A: Tensor  # (K, K) scores of a tag (column) after another (row)
+
+    @property
+    def over_time(self) -> tuple[Tensor, Tensor]:
+        """Emissions (T, B, K) and mask (T, B, 1)."""
+        return self.emissions.transpose(0, 1), self.mask.t().unsqueeze(-1)
 
     @property
     def steps(self) -> list[tuple[Tensor, Tensor]]:
@@ -45,15 +54,18 @@ def highest(x: Tensor, dim: int) -> Tensor:
     return x.amax(dim)
 
 
-def forward_pass(chain: Chain, plus: Callable[[Tensor, int], Tensor]) -> list[Tensor]:
-    """α_t (B, K) of every step with ``lse``, δ_t with ``highest``; a masked step repeats the value before it."""
-    alpha, started, alphas = torch.zeros_like(chain.emissions[:, 0]), torch.zeros_like(chain.mask[:, :1]), []
-    for b, m in chain.steps:
+def forward_pass(chain: Chain, plus: Callable[[Tensor, int], Tensor]) -> Tensor:
+    """α_t (T, B, K) with ``lse``, δ_t with ``highest``; a masked step repeats the value before it."""
+
+    def step(now: Parts, before: Parts) -> tuple[Tensor, Parts]:
+        (b, m), (alpha, started) = now, before
         arrive = plus(alpha.unsqueeze(-1) + chain.A, 1)  # (B, from, to) -> (B, to)
         new = b + torch.where(started, arrive, chain.a_s)  # [CRF 2 α] [CRF 2 δ]
-        alpha, started = torch.where(m, new, alpha), started | m
-        alphas.append(alpha)
-    return alphas
+        alpha = torch.where(m, new, alpha)
+        return alpha, (alpha, started | m)
+
+    nothing = torch.zeros_like(chain.emissions[:, 0]), torch.zeros_like(chain.mask[:, :1])
+    return reference.scan(step, chain.over_time, nothing)[0]
 
 
 def backward_pass(chain: Chain) -> list[Tensor]:
@@ -93,7 +105,7 @@ def marginals(chain: Chain) -> Tensor:
     """P(y_t = k) (B, T, K); 0 at masked steps, and everywhere if no path is allowed."""
     log_Z = log_partition(chain)
     log_Z = log_Z.masked_fill(log_Z == -math.inf, 0)
-    both = torch.stack(forward_pass(chain, lse), 1) + torch.stack(backward_pass(chain), 1)
+    both = forward_pass(chain, lse).transpose(0, 1) + torch.stack(backward_pass(chain), 1)
     inside = (both - log_Z[:, None, None]).masked_fill(~chain.mask.unsqueeze(-1), -math.inf)
     return inside.exp()  # [CRF 2 P(y_t=k)]
 
@@ -102,7 +114,7 @@ def pair_marginals(chain: Chain) -> Tensor:
     """P(tag of the last active step before t = j, y_t = k) (B, T, K, K); 0 where t is masked or first."""
     log_Z = log_partition(chain)
     log_Z = log_Z.masked_fill(log_Z == -math.inf, 0)
-    alpha = torch.stack(forward_pass(chain, lse)[:-1], 1) if chain.mask.shape[1] > 1 else chain.emissions[:, :0]
+    alpha = forward_pass(chain, lse)[:-1].transpose(0, 1) if chain.mask.shape[1] > 1 else chain.emissions[:, :0]
     onwards = chain.emissions + torch.stack(backward_pass(chain), 1)
     inside = alpha.unsqueeze(-1) + chain.A + onwards[:, 1:].unsqueeze(2) - log_Z[:, None, None, None]
     pairs = chain.mask[:, 1:] & chain.mask.cummax(1).values[:, :-1]
@@ -110,16 +122,17 @@ def pair_marginals(chain: Chain) -> Tensor:
     return torch.cat([torch.zeros_like(onwards[:, :1].unsqueeze(2) + chain.A), inside], 1)
 
 
-def trace_back(chain: Chain, alphas: list[Tensor], n: int, choose: Callable[[Tensor], Tensor]) -> Tensor:
+def trace_back(chain: Chain, alphas: Tensor, n: int, choose: Callable[[Tensor], Tensor]) -> Tensor:
     """n paths (B, n, T) from the end, each tag chosen by its scores (B, n, K) given the next tag; −1 if masked."""
-    tag = chain.mask.new_zeros(len(chain.mask), n, dtype=torch.long)
-    later, path = torch.zeros_like(chain.mask[:, :1]), []
-    for alpha, (_, m) in zip(reversed(alphas), reversed(chain.steps)):
+
+    def step(now: Parts, before: Parts) -> tuple[Tensor, Parts]:
+        (alpha, m), (tag, later) = now, before
         onwards = torch.where(later.unsqueeze(-1), chain.A.T[tag], chain.a_e)
         chosen = choose(alpha.unsqueeze(1) + onwards)
-        path.append(torch.where(m, chosen, -1))
-        tag, later = torch.where(m, chosen, tag), later | m
-    return torch.stack(path[::-1], -1)
+        return torch.where(m, chosen, -1), (torch.where(m, chosen, tag), later | m)
+
+    nothing = chain.mask.new_zeros(chain.mask.shape[0], n, dtype=torch.long), torch.zeros_like(chain.mask[:, :1])
+    return reference.scan(step, (alphas, chain.over_time[1]), nothing, reverse=True)[0].movedim(0, -1)
 
 
 def viterbi(chain: Chain) -> tuple[Tensor, Tensor]:

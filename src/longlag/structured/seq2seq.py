@@ -27,9 +27,7 @@ class Written(NamedTuple):
 
 
 class _Source(NamedTuple):
-    """Results of the encoder."""
-
-    context: Tensor  # C (B, D), its last outputs
+    context: Tensor  # C (B, D), of the encoder
     memory: Memory | None
 
     def repeat(self, k: int) -> _Source:
@@ -40,7 +38,7 @@ class _Source(NamedTuple):
 class Seq2Seq(nn.Module):
     """Encoder-decoder network over any of the layers, with or without attention.
 
-    H = encoder(x_1..x_S); C = its last outputs (both ends of a bidirectional encoder), or at each step
+    H = encoder(x_1..x_S); C = its last outputs (both ends of a bidirectional encoder), or their mean, or at each step
     C_t = attention(s_{t−1}, H); s_0 = tanh(W_init C + b_init); s_t = decoder([E y_{t−1}; C_t], s_{t−1});
     z_t = V_s s_t + V_c C_t + c_out; p_t = softmax z_t [SEQ2SEQ 4].
 
@@ -51,10 +49,11 @@ class Seq2Seq(nn.Module):
         source_tokens: the size of the source vocabulary.
         attention: an `Attention` from the first part of the decoder's state (its top layer) to the encoder's outputs.
         start, end: the tokens y_0 (BOS) and the one that ends every target (EOS).
+        context: C for s_0, and for every step without attention: ``"last"`` or ``"mean"``.
         feedback: the decoder's own choice, fed back in place of the target: ``"argmax"``, ``"sample"`` (both without
             gradient) or ``"soft"``, the mean embedding under p_t.
 
-    Layout (``batch_first``) is the encoder's. Device and dtype are the encoder's.
+    Layout (``batch_first``), device and dtype are the encoder's.
 
     >>> import torch, longlag as ll
     >>> encoder, decoder = ll.LSTM(8, 16, bidirectional=True), ll.LSTM(6 + 32, 12)
@@ -80,6 +79,7 @@ class Seq2Seq(nn.Module):
         start: int,
         end: int,
         feedback: str = "argmax",
+        context: str = "last",
     ) -> None:
         super().__init__()
         check_pair("Seq2Seq", encoder, decoder)
@@ -91,6 +91,7 @@ class Seq2Seq(nn.Module):
                 raise ValueError(f"Seq2Seq: {name} must be a token in 0..{V - 1}, got {token!r}")
         self.start, self.end = start, end
         self.feedback = validation.one_of("Seq2Seq", "feedback", feedback, FEEDBACK)
+        self.context = validation.one_of("Seq2Seq", "context", context, ("last", "mean"))
         factory: dict[str, Any] = {"device": encoder.device, "dtype": encoder.dtype}
         with torch.no_grad():
             D = encoder(torch.zeros(1, 1, encoder.input_size, **factory))[0].shape[-1]
@@ -114,7 +115,6 @@ class Seq2Seq(nn.Module):
         self.initial = nn.Linear(D, spec.size, **factory)  # W_init, b_init
         self.output = nn.Linear(written.shape[-1] + D, V, **factory)  # [V_s, V_c], c_out
 
-    # ------------------------------------------------------------------------------------------------ learning
     def forward(
         self,
         source: Tensor,
@@ -164,7 +164,6 @@ class Seq2Seq(nn.Module):
             return each.sum(0)
         return each.sum() / {"sum": 1, "mean": y.shape[1], "token_mean": valid.sum()}[reduction]
 
-    # ------------------------------------------------------------------------------------------------- writing
     @torch.no_grad()
     def greedy(self, source: Tensor, *, source_lengths: Lengths = None, max_length: int = 100) -> Decoded:
         """The most probable token at each step: tokens (T, B), (B, T) if ``batch_first``."""
@@ -227,7 +226,6 @@ class Seq2Seq(nn.Module):
 
         return step
 
-    # ------------------------------------------------------------------------------------------- the equations
     def _encode(self, source: Any, lengths: Lengths) -> _Source:
         if self.read is not None:
             entered = self._tokens("source", source, self.read.num_embeddings, lengths)
@@ -239,8 +237,11 @@ class Seq2Seq(nn.Module):
         S, B, D = H.shape
         steps, rows = torch.arange(S, device=H.device), torch.arange(B, device=H.device)
         lengths = None if lengths is None else torch.as_tensor(lengths, device=H.device)
-        C = H[-1] if lengths is None else H[lengths - 1, rows]
-        if self.encoder.bidirectional:
+        if self.context == "mean":
+            C = H.sum(0) / (S if lengths is None else lengths.unsqueeze(1))  # outputs beyond a length are 0
+        else:
+            C = H[-1] if lengths is None else H[lengths - 1, rows]
+        if self.context == "last" and self.encoder.bidirectional:
             C = torch.cat([C[:, : D // 2], H[0, :, D // 2 :]], -1)  # [SEQ2SEQ 4 C] [h¹_S; h²_1]
         if self.attention is None:
             return _Source(C, None)
@@ -287,7 +288,6 @@ class Seq2Seq(nn.Module):
             return self.embedding(z.argmax(-1))
         return self.embedding(torch.multinomial(torch.softmax(z.detach(), -1), 1, generator=generator).squeeze(1))
 
-    # ------------------------------------------------------------------------------------------------- layouts
     def _leave(self, x: Tensor) -> Tensor:
         """(T, B, …) to the caller's layout, or back."""
         return x.transpose(0, 1) if self.batch_first else x

@@ -121,7 +121,7 @@ def backward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
     @njit(**INLINE)
     def multiply_by_U(v, table, errors, d_y):
         """d_y += Uᵀ errors, multiplied by the mask; or d_y = …, see `adds_to_y`."""
-        G, rows, multiply = (Gy if separate else Gx) * v.H, v.last - v.first, table[at.multiply]
+        G, rows, multiply = (Gy if separate else Gx) * v.H, v.last - v.first, table[at.multiply_U]
         add = 1 if adds_to_y(v) else 0
         if not v.mask_given:
             call(multiply, (errors, G, rows, G, v.PU, address(d_y, v.first * v.H), v.H, add | v.lone, v.edge))
@@ -185,7 +185,7 @@ def backward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
             if dx_given:
                 call(table[at.pack], (v.PW, table[at.W], Gx * v.H, v.I, 0))
             if dense:
-                call(table[at.pack], (v.PU, table[at.U], Gy * v.H, v.H, 0))
+                call(table[at.pack_U], (v.PU, table[at.U], Gy * v.H, v.H, 0))
         if stage & ROWS:
             start(v, table, d_y, d_states, d_params)
             for n in range(v.T - 1, -1, -1):

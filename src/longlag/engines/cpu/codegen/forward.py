@@ -92,10 +92,10 @@ def forward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
             y, stride = address(v.y_0, v.first * v.y_0_stride), v.y_0_stride
         if separate:
             into = address(v.rec, (t_rec * v.B + v.first) * Gy * v.H)
-            call(table[at.multiply], (y, stride, rows, v.H, v.PU, into, Gy * v.H, v.lone, v.edge))
+            call(table[at.multiply_U], (y, stride, rows, v.H, v.PU, into, Gy * v.H, v.lone, v.edge))
         else:
             into = address(v.a, (t_a * v.B + v.first) * Gx * v.H)
-            call(table[at.multiply], (y, stride, rows, v.H, v.PU, into, Gx * v.H, 1 | v.lone, v.edge))
+            call(table[at.multiply_U], (y, stride, rows, v.H, v.PU, into, Gx * v.H, 1 | v.lone, v.edge))
 
     @njit(**INLINE)
     def finals(v, table):
@@ -120,7 +120,7 @@ def forward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
         if stage & PACK:
             call(table[at.pack], (v.PW, table[at.W], Gx * v.H, v.I, 1))
             if dense:
-                call(table[at.pack], (v.PU, table[at.U], Gy * v.H, v.H, 1))
+                call(table[at.pack_U], (v.PU, table[at.U], Gy * v.H, v.H, 1))
         if stage & ROWS:
             for j in range(v.H):
                 v.scratch[j] = number(0)

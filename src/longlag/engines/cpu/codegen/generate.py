@@ -6,6 +6,7 @@ units around them are the same for all cells (`forward`, `backward`, `rows`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -19,16 +20,21 @@ from longlag.engines.cpu.codegen.words import SUM_U as SUM_U
 from longlag.engines.cpu.codegen.words import SUM_W as SUM_W
 from longlag.engines.cpu.codegen.words import names as names
 
-FUNCTIONS = ("exp", "relu", "sigmoid", "step", "tanh")  # functions of the language of cells, in `simd.functions`
+# functions of the language of cells, by their module in `simd`
+FUNCTIONS = {
+    "functions": ("exp", "relu", "sigmoid", "step", "tanh"),
+    "choices": ("above", "abs", "maximum", "minimum", "sign", "sqrt", "where_at_least", "where_greater"),
+    "elementary": ("cos", "erf", "log", "sin", "softplus"),
+}
 NUMBA = Printer(
     "engine 'cpu'",
-    {name: name for name in FUNCTIONS},
+    {name: name for names in FUNCTIONS.values() for name in names},
     number="number({})",
     powers={2: "square({})", 3: "cube({})"},
     hint="; engine='reference' can",
 )
 
-HEAD = f'''"""Equations of one unit of the cell {{name}} in {{dtype}}{{norm}}, written by longlag. Safe to delete.
+HEAD = '''"""Equations of one unit of the cell {name} in {dtype}{norm}, written by longlag. Safe to delete.
 
 Every value is a number or a SIMD vector, of as many units as the vector has lanes. The loops around the functions are
 those of longlag.engines.cpu.codegen: `rows` (units), `forward` and `backward` (rows of a batch, time).
@@ -38,10 +44,9 @@ import numpy as np
 from numba import njit
 
 from longlag.engines.cpu.codegen.pointers import INLINE
-from longlag.engines.cpu.simd.functions import {", ".join(FUNCTIONS)}
-from longlag.engines.cpu.simd.product import cube, square
+{imports}from longlag.engines.cpu.simd.product import cube, square
 
-number = np.{{dtype}}
+number = np.{dtype}
 '''
 
 
@@ -57,9 +62,19 @@ def scratch(cell: Any, norm: bool) -> int:
 
 def source(cell: Cell, dtype: str, norm: bool) -> str:
     """The generated module."""
-    head = HEAD.format(name=cell.name, dtype=dtype, norm=" with layer norm" if norm else "")
     functions = [f"\n\n@njit(**INLINE)\n{NUMBA.function(form)}" for form in (unit(cell, norm), unit_back(cell, norm))]
-    return head + "".join(functions)
+    text = "".join(functions)
+    head = HEAD.format(name=cell.name, dtype=dtype, norm=" with layer norm" if norm else "", imports=imports(text))
+    return head + text
+
+
+def imports(text: str) -> str:
+    """The lines that import the functions of the language of cells which a text calls."""
+    called, lines = set(re.findall(r"\w+(?=\()", text)), ""
+    for module, known in FUNCTIONS.items():
+        if used := ", ".join(name for name in known if name in called):
+            lines += f"from longlag.engines.cpu.simd.{module} import {used}\n"
+    return lines
 
 
 def kernel(cell: Any, dtype: str, norm: bool, part: str) -> tuple[str, Callable[..., None]]:

@@ -20,7 +20,7 @@ def over_units(function: Callable[..., Any], number: Any, vectors: bool) -> Any:
     """
     lanes = LANES[number]
 
-    @njit(**{**INLINE, 'forceinline': False})
+    @njit(**{**INLINE, "forceinline": False})
     def units(table, H, read, written):
         whole = 0
         if vectors:

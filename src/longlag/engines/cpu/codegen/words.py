@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 # sizes and options: S, numbers per row of a state; scratch_size, numbers of scratch memory per thread
 (T, B, I, H, S, chunk, reverse, stage, save, scratch_size) = range(10)
 # kernels shared by all cells
-(multiply, pack, outer_W, tiles_W, outer_U, tiles_U) = range(10, 16)
+(multiply, pack, multiply_U, pack_U, outer_W, tiles_W, outer_U, tiles_U) = range(10, 18)
 # two blocks of memory, one kept for the backward pass and one for the call, and byte offsets of arrays in them
-(kept, memory, a, rec, source, PW, PU, scratch, outer_scratch, dA, dRec, d_y_own) = range(16, 28)
+(kept, memory, a, rec, source, PW, PU, scratch, outer_scratch, dA, dRec, d_y_own) = range(18, 30)
 # tensors given; eps: the bits of a float64
-(x, W, U, b_x, bias_hh, gamma, beta, eps, mask, lengths, reset, y_0, dOut, d_y_end) = range(28, 42)
+(x, W, U, b_x, bias_hh, gamma, beta, eps, mask, lengths, reset, y_0, dOut, d_y_end) = range(30, 44)
 # tensors computed
-(out, y_end, dx, dW, db, dbias_hh, dU, dGamma, dBeta, d_y_0) = range(42, 52)
+(out, y_end, dx, dW, db, dbias_hh, dU, dGamma, dBeta, d_y_0) = range(44, 54)
 # sizes of LSTM-1997's blocks, see `lstm97`
-(hidden_units, blocks, cells_per_block, output_gates) = range(52, 56)
+(hidden_units, blocks, cells_per_block, output_gates) = range(54, 58)
 
 COMMON = tuple(name for name, value in list(globals().items()) if isinstance(value, int))
 LAYOUT = COMMON[hidden_units:]

@@ -9,15 +9,13 @@ from torch import Tensor
 
 from longlag import cells
 from longlag.engines._arguments import ShapeError
-from longlag.engines.cpu.runtime import run
+from longlag.engines.cpu.runtime import passes
 from longlag.engines.cpu.runtime.plan import Kind, kind_of
 from longlag.engines.cpu.runtime.program import numbers_in, program
 from longlag.engines.cpu.runtime.validation import Optional
 
 
-def _called(
-    key: str, names: list[str], given: Sequence[Tensor], options: Sequence[Any]
-) -> tuple[Kind, Optional]:
+def _called(key: str, names: list[str], given: Sequence[Tensor], options: Sequence[Any]) -> tuple[Kind, Optional]:
     if names[:2] != ["x", "W"] or len(set(names)) != len(given) or len(names) != len(given):
         raise ShapeError(f"engine 'cpu': names must be x, W and others, one for each of {len(given)}, got {names}")
     reverse, eps, mask, lengths, reset = options
@@ -44,7 +42,7 @@ def _cell(key: str) -> Any:
 def forward(key: str, names: list[str], given: list[Tensor], *options: Any) -> list[Tensor]:
     """``longlag::recurrent``: outputs, final states and the tensor that the backward operator reads."""
     kind, optional = _called(key, names, given, options)
-    out, ends, kept, *_ = run.forward(kind, given, optional, save=True)
+    out, ends, kept, *_ = passes.forward(kind, given, optional, save=True)
     return [out, *ends, kept] if kept is not None else [out, *ends]
 
 
@@ -62,7 +60,7 @@ def backward(key: str, names: list[str], given: list[Tensor], *options_and_resul
     """``longlag::recurrent_backward``: the gradients of ``given``."""
     *options, out, kept, d_results = options_and_results
     kind, optional = _called(key, names, given, options)
-    plan = run.planned(kind, given, optional, True)
+    plan = passes.planned(kind, given, optional, True)
     wanted_shapes = [plan.forward.workspace.shape, *plan.forward.results]
     for k, shape in enumerate(wanted_shapes):
         got = d_results[k] if k < len(d_results) else None
@@ -71,5 +69,5 @@ def backward(key: str, names: list[str], given: list[Tensor], *options_and_resul
             wanted = f"{given[0].dtype} of shape {tuple(shape)} on cpu"
             raise ShapeError(f"engine 'cpu': gradient {k} of cell {kind.cell.name} must be {wanted}, got {found}")
     needed = (True,) * len(given)
-    found = run.backward(plan, kind, (*given, kept, out), optional, d_results, needed)
+    found = passes.backward(plan, kind, (*given, kept, out), optional, d_results, needed)
     return [value.new_zeros(value.shape) if d is None else d for d, value in zip(found, given)]

@@ -67,6 +67,7 @@ class Plan:
         shapes, dtype: of those tensors.
         plain: whether U reads nothing but the outputs of the step before.
         save: whether there will be a backward pass.
+        nonzeros: entries of U that may be other than zero; 0: U is dense.
         threads: the largest number of threads.
     """
 
@@ -79,6 +80,7 @@ class Plan:
         plain: bool,
         save: bool,
         reverse: bool,
+        nonzeros: int,
         threads: int,
     ) -> None:
         self.dtype = dtype
@@ -91,7 +93,7 @@ class Plan:
         self.number = dtype.itemsize
         self.sizes = tuple(math.prod(shape) * self.number for shape in shapes)  # bytes of each tensor given
         self._sizes = (x[0], x[1], x[2]), rows, widths, plain
-        self._how = reverse, threads
+        self._how = reverse, nonzeros, threads
         self._backward: dict[tuple[bool, ...], Pass] = {}
         ends = {f"{s}_end": (1, x[1], n) for s, n in zip(cell.fed_back, widths)}
         self.forward = self._pass("forward", save, ends)
@@ -141,10 +143,21 @@ class Kind:
         names: of the tensors that may need gradients, as in the kernels' tables.
         plain: whether U reads nothing but the outputs of the step before.
         bare: whether there is no mask, no lengths, no reset and no eps.
+        nonzeros: entries of U that may be other than zero; 0: U is dense.
     """
 
-    def __init__(self, cell: Any, names: tuple[str, ...], reverse: bool, eps: float, plain: bool, bare: bool) -> None:
+    def __init__(
+        self,
+        cell: Any,
+        names: tuple[str, ...],
+        reverse: bool,
+        eps: float,
+        plain: bool,
+        bare: bool,
+        nonzeros: int = 0,
+    ) -> None:
         self.cell, self.names, self.reverse, self.eps, self.plain, self.bare = cell, names, reverse, eps, plain, bare
+        self.nonzeros = nonzeros
         self._latest: tuple[Any, Plan] | None = None
 
     def plan(self, *request: Any) -> Plan | None:
@@ -158,7 +171,8 @@ class Kind:
             dtypes, shapes = dtypes_and_shapes[: len(self.names)], tuple(dtypes_and_shapes[len(self.names) :])
             if len(set(dtypes)) > 1:
                 return None
-            found = plan(self.cell, self.names, shapes, dtypes[0], self.plain, save, self.reverse, threads)
+            how = self.plain, save, self.reverse, self.nonzeros, threads
+            found = plan(self.cell, self.names, shapes, dtypes[0], *how)
             latest = self._latest = request, found
         return latest[1]
 

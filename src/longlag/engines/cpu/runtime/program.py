@@ -24,6 +24,7 @@ CHUNK = 32  # rows of net inputs computed together, if the batch is smaller
 # Up to this many rows (T·B) the matrices are not packed: packing would cost more than it saves.
 UNPACKED_ROWS = {"forward": 16, "backward": 32}
 UNPACKED_PRODUCT = {"forward": "multiply_by_rows", "backward": "multiply_by_columns"}
+MOST_NONZEROS = 0.25  # share of entries, times the batch, up to which a product with a sparse U reads only these
 SHARED_PRODUCT = 60_000  # multiply-adds of U y, per thread, from which threads share the steps of a single sequence
 
 
@@ -55,6 +56,9 @@ class Workspace(NamedTuple):
     table: array  # sizes and offsets are filled in, addresses are not
     tiles: tuple[tuple[int, int], ...] = ()  # of the gradients of W and U: number of tiles, number of threads
     sharing: int = 1  # threads that share every product U y, for a single sequence
+    run_shared: str = "run_shared"  # the kernel of these threads
+    nonzeros: int = 0  # entries of a sparse U that there is memory for; 0: U is dense
+    packed_U: int = 0  # bytes before a packed sparse U
 
 
 class Program:
@@ -86,6 +90,11 @@ class Program:
         saved, end = workspace.save, workspace.memory * self.number  # of what every call needs
         size = workspace.memory + (0 if saved else workspace.kept)
 
+        def set_capacity(table: array) -> None:
+            """Tell the kernel that packs a sparse U how many entries there is memory for."""
+            at = table[memory] + table[places["PU"]] + workspace.packed_U
+            ctypes.c_int64.from_address(at + 8 * job.CAPACITY).value = workspace.nonzeros
+
         def run_small(table: array) -> None:
             try:
                 at = _scratch.address
@@ -105,6 +114,8 @@ class Program:
 
         def run(table: array) -> None:
             block = block_for(table)
+            if workspace.nonzeros:
+                set_capacity(table)
             call(table.buffer_info()[0], 0, B, 0)
             del block
 
@@ -114,12 +125,14 @@ class Program:
             jobs = {m: table[memory] + table[places[m]] for m in ("PW", "PU") if sharing > 1}
             for matrix, at in jobs.items():
                 _clear_job(at, sharing if matrix == "PU" else 1)
+            if workspace.nonzeros:
+                set_capacity(table)
             table[stage] = generate.PACK
             run_in_threads(kernel, address, 0, 1)
             table[stage] = generate.ROWS
             if sharing > 1:
                 words = array("q", (kernel, address, jobs["PU"]))
-                run_in_threads(product("run_shared", self.dtype), words.buffer_info()[0], sharing, sharing)
+                run_in_threads(product(workspace.run_shared, self.dtype), words.buffer_info()[0], sharing, sharing)
             else:
                 run_in_threads(kernel, address, B, workspace.threads)
             for sums, (tiles, threads) in zip((generate.SUM_W, generate.SUM_U), workspace.tiles):
@@ -129,7 +142,9 @@ class Program:
             del block
 
         most = max(workspace.threads, workspace.sharing, *(threads for _, threads in workspace.tiles))
-        return run_stages if most > 1 else run_small if size * self.number <= SCRATCH else run
+        if most > 1:
+            return run_stages
+        return run_small if size * self.number <= SCRATCH and not workspace.nonzeros else run
 
     def _build(self, part: str) -> tuple[str, bytes]:
         from longlag.engines.cpu.cache.compile import machine_code  # loads Numba
@@ -146,6 +161,7 @@ class Program:
         plain: bool,
         save: bool,
         reverse: bool,
+        nonzeros: int,
         most_threads: int,
     ) -> Workspace:
         """The workspace of a call on x (T, B, I) with W (rows, I).
@@ -154,6 +170,7 @@ class Program:
             widths: of each state.
             plain: whether U reads nothing but the outputs of the step before.
             save: whether there will be a backward pass.
+            nonzeros: entries of U that may be other than zero; 0: U is dense.
             most_threads: the largest number of threads.
         """
         T, B, I = x
@@ -166,16 +183,26 @@ class Program:
             kept |= {"a": chunk * B * rows, **({"rec": B * self.recurrent_gates * H} if self.own_rec else {})}
         shapes, unpacked = self.matrices(rows, I, H), UNPACKED_ROWS[part] >= T * B
         sharing = 1
+        entries = self.recurrent_gates * H * H
+        if unpacked or not 0 < nonzeros * B < MOST_NONZEROS * entries:
+            nonzeros = 0
         if B == 1 and self.cell.dense and not unpacked:
-            sharing = max(1, min(most_threads, self.recurrent_gates * H * H // SHARED_PRODUCT))
+            sharing = max(1, min(most_threads, (nonzeros or entries) // SHARED_PRODUCT))
         memory = {f"P{m}": 2 if unpacked else self.packed(*shape, part == "forward") for m, shape in shapes.items()}
+        if nonzeros:
+            columns = self.recurrent_gates * H if part == "forward" else H
+            memory["PU"] = job.sparse_words(columns, nonzeros, number) * 8 // number
         if sharing > 1:
             memory = {name: size + job.words(sharing) * 8 // number for name, size in memory.items()}
         memory |= {"scratch": threads * scratch}
         words = {"T": T, "B": B, "I": I, "H": H, "chunk": chunk, "reverse": reverse, "scratch_size": scratch}
         kernels = ("multiply_shared", "pack_shared") if sharing > 1 else ("multiply", "pack")
         kernels = (UNPACKED_PRODUCT[part], "keep_address") if unpacked else kernels
-        words |= {name: product(kernel, self.dtype) for name, kernel in zip(("multiply", "pack"), kernels)}
+        of_U = (
+            tuple(f"{name}_sparse{'_shared' * (sharing > 1)}" for name in ("multiply", "pack")) if nonzeros else kernels
+        )
+        names = ("multiply", "pack", "multiply_U", "pack_U")
+        words |= {name: product(kernel, self.dtype) for name, kernel in zip(names, kernels + of_U)}
         words |= {"stage": generate.PACK | generate.ROWS, "source": -1, "save": save, "S": [H, *widths][-1]}
         words |= dict(zip(generate.LAYOUT, getattr(self.cell, "layout", ())))
         tiles = []
@@ -196,7 +223,11 @@ class Program:
                 at += _aligned(size)
         table = array("q", [words.get(name, 0) for name in self.names[part]])
         n_kept, n_memory = numbers_in(kept), numbers_in(memory)
-        return Workspace((T, B, H), threads, save, n_kept, n_memory, table, tuple(tiles), sharing)
+        run_shared = "run_sparse_shared" if nonzeros else "run_shared"
+        packed_U = job.words(sharing) * 8 if sharing > 1 else 0
+        return Workspace(
+            (T, B, H), threads, save, n_kept, n_memory, table, tuple(tiles), sharing, run_shared, nonzeros, packed_U
+        )
 
     def kept(self, T: int, B: int, rows: int, widths: Sequence[int], plain: bool) -> dict[str, int]:
         """Sizes of the arrays that the backward pass reads: states, net inputs, U y if separate, the input of U."""

@@ -1,7 +1,7 @@
 """One step of a stack of cells, without gradients: the shortest way from Python to the kernels.
 
-The kernels are those of `run` for a sequence of one step. Every call examines class, dtype, device, negative bit, shape,
-layout and storage of every tensor, as `run` does; whatever is unusual is left to `run`.
+The kernels are those of `run` for a sequence of one step. Every call examines class, dtype, device, negative bit,
+shape, layout and storage of every tensor, as `run` does; whatever is unusual is left to `run`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _data_ptr, _is_neg, _is_contiguous = Tensor.data_ptr, Tensor.is_neg, Tensor.is_c
 _shape, _dtype, _is_cpu = (getattr(Tensor, name).__get__ for name in ("shape", "dtype", "is_cpu"))
 
 
-class Level(NamedTuple):
+class LevelPlan(NamedTuple):
     """One level of the stack at fixed sizes."""
 
     run: Any
@@ -38,7 +38,7 @@ class StepPlan(NamedTuple):
     """What a step needs to know, for a request that consists of the dtypes and the shapes of all tensors."""
 
     request: tuple[Any, ...]
-    levels: list[Level]
+    levels: list[LevelPlan]
     bytes: tuple[int, ...]  # of all tensors
     number: int  # bytes of one number
     shape: tuple[int, ...]  # of the output
@@ -109,11 +109,11 @@ def _planned(steps: Any, request: tuple[Any, ...], tensors: list[Tensor]) -> Ste
     return steps.latest
 
 
-def _level(this: Pass, places: dict[str, int], steps: Any, offsets: list[int]) -> Level:
+def _level(this: Pass, places: dict[str, int], steps: Any, offsets: list[int]) -> LevelPlan:
     table, names = this.table[:], steps.cell.fed_back
     spare = len(table) - 1
     if steps.eps:
         table[places["eps"]] = struct.unpack("q", struct.pack("d", steps.eps))[0]
     between = [(places[f"{s}_0"], places[f"{s}_end"], offset) for s, offset in zip(names, offsets)]
     weights = tuple(places.get(name, spare) for name in steps.names)
-    return Level(this.run, table, places["x"], places["out"], weights, tuple(between))
+    return LevelPlan(this.run, table, places["x"], places["out"], weights, tuple(between))

@@ -19,7 +19,8 @@ from longlag.engines.cpu.simd.product import (
     store,
     tile8,
 )
-from longlag.engines.cpu.simd.shared import multiply_shared, pack_shared, run_shared
+from longlag.engines.cpu.simd.shared import multiply_shared, pack_shared, pack_sparse_shared, run_shared
+from longlag.engines.cpu.simd.sparse import multiply_sparse, pack_sparse, part_of_product
 
 
 def _multiply(number: Any) -> Any:
@@ -156,6 +157,11 @@ _MAKERS: dict[str, Any] = {
     "multiply_shared": (multiply_shared, _words(9)),
     "pack_shared": (pack_shared, _words(5)),
     "run_shared": (run_shared, KERNEL),
+    "multiply_sparse": (multiply_sparse, _words(9)),
+    "pack_sparse": (pack_sparse, _words(5)),
+    "multiply_sparse_shared": (lambda number: multiply_shared(number, part_of_product), _words(9)),
+    "pack_sparse_shared": (pack_sparse_shared, _words(5)),
+    "run_sparse_shared": (lambda number: run_shared(number, part_of_product), KERNEL),
     "outer": (_outer, _words(14)),
     "outer_narrow": (lambda number: _outer(number, narrow8, 1), _words(14)),
 }

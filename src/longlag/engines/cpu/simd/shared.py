@@ -18,6 +18,7 @@ from longlag.engines.cpu.cache.compile import PLAIN, address, call, flat
 from longlag.engines.cpu.simd.functions import intrinsic
 from longlag.engines.cpu.simd.job import ARGUMENTS, BEGUN, FINISHED, LINE, PARTS, PRODUCT, STOP, THREADS
 from longlag.engines.cpu.simd.product import multiply, pack_into, width
+from longlag.engines.cpu.simd.sparse import pack_entries
 
 
 @intrinsic
@@ -77,12 +78,12 @@ def _compute(job, P, part):
     multiply(flat(A, P.dtype), 0, K, 1, K, own, result, first, last - first, add, flat(edge, P.dtype), single)
 
 
-def multiply_shared(number: Any) -> Any:
+def multiply_shared(number: Any, compute: Any = _compute) -> Any:
     def kernel(A, distance, M, K, P, C, N, options, edge):
         """C (+)= A·P on the threads of the job at ``P``; with several threads A has one row."""
         job = flat(P, np.int64)
         packed = flat(_packed(job), number)
-        if job[THREADS] == 1:
+        if job[THREADS] == 1:  # the product of W: one thread, several rows
             rows, add, single = flat(A, number), options & 1 != 0, options & 2 != 0
             multiply(rows, 0, distance, M, K, packed, flat(C, number), 0, N, add, flat(edge, number), single)
             return
@@ -90,10 +91,10 @@ def multiply_shared(number: Any) -> Any:
         job[ARGUMENTS], job[ARGUMENTS + 1], job[ARGUMENTS + 2], job[ARGUMENTS + 3] = A, K, C, N
         job[ARGUMENTS + 4], job[ARGUMENTS + 5] = options, edge
         _publish(job, PRODUCT, product)
-        _compute(job, packed, 0)
+        compute(job, packed, 0)
         for part in range(1, job[THREADS]):
             if _claim(job, PARTS + LINE * part + BEGUN, product):
-                _compute(job, packed, part)
+                compute(job, packed, part)
             else:
                 while _read(job, PARTS + LINE * part + FINISHED) != product:
                     pass
@@ -109,7 +110,15 @@ def pack_shared(number: Any) -> Any:
     return kernel
 
 
-def run_shared(number: Any) -> Any:
+def pack_sparse_shared(number: Any) -> Any:
+    def kernel(P, U, rows, columns, transposed):
+        """Pack the entries of a sparse matrix behind its job."""
+        pack_entries(flat(_packed(flat(P, np.int64)), np.int64), flat(U, number), rows, columns, transposed != 0)
+
+    return kernel
+
+
+def run_shared(number: Any, compute: Any = _compute) -> Any:
     def kernel(words, first, last, thread):
         """Thread 0 calls the kernel words[0] on the table words[1]; the others help with the job words[2]."""
         job = flat(words[2], np.int64)
@@ -122,7 +131,7 @@ def run_shared(number: Any) -> Any:
             product = _read(job, PRODUCT)
             if product != done:
                 if _claim(job, part + BEGUN, product):
-                    _compute(job, packed, thread)
+                    compute(job, packed, thread)
                     _publish(job, part + FINISHED, product)
                 done = product
 

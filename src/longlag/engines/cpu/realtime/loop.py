@@ -1,0 +1,330 @@
+"""The time loop of real-time learning, written once and compiled for each network.
+
+A step has two parts. First every sample goes forward, and its loss is formed; where an input, a state or a loss is not
+finite, the kernel stops, and weights, gradients and traces are those before the step. Then errors go back, gradients
+are summed, traces advance, and the update follows where the flags of the step ask for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from longlag.engines.cpu.cache.compile import call
+from longlag.engines.cpu.codegen.pointers import INLINE, address, pointer, row
+from longlag.engines.cpu.realtime import rules
+from longlag.engines.cpu.realtime import words as at
+from longlag.engines.cpu.realtime.bounds import pull_back_for, refresh_for
+from longlag.engines.cpu.realtime.equations import Rows
+from longlag.engines.cpu.realtime.group import back_for, forward_for
+from longlag.engines.cpu.realtime.losses import loss_for
+from longlag.engines.cpu.realtime.network import Network
+from longlag.engines.cpu.realtime.view import in_turn, nothing, sizes_for, view_for
+from longlag.engines.cpu.simd.product import LANES
+
+
+class Plan(NamedTuple):
+    """What the pieces of a kernel are made from; lists have one entry per group."""
+
+    network: Network
+    number: Any
+    rows: list[Rows]
+    functions: list[dict[str, Any]]
+    sizes: list[Any]
+
+
+def plan_for(network: Network, constants: list[at.Sizes | None]) -> Plan:
+    """The plan of a network; ``constants``: sizes that the kernel is compiled for, None: read from the table."""
+    rows = [Rows(group) for group in network.groups]
+    functions = [each.functions(network.dtype) for each in rows]
+    sizes = [sizes_for(k, fixed) for k, fixed in enumerate(constants)]
+    return Plan(network, getattr(np, network.dtype), rows, functions, sizes)
+
+
+def kernel_for(plan: Plan) -> Callable[..., None]:
+    """``kernel(table, first, last, _)``: the steps first:last of the chunk."""
+    network, number, symbols = plan.network, plan.number, plan.network.symbols
+    inner, every = network.inner, range(len(network.groups))
+    forward = in_turn([forward_for(plan, k) for k in inner], nothing)
+    forward_readout = forward_for(plan, every[-1]) if network.readout else nothing
+    back = in_turn([back_for(plan, k) for k in reversed(inner)], nothing)
+    back_readout = back_for(plan, every[-1]) if network.readout else nothing
+    sweep = in_turn([rules.sweep_for(plan, k) for k in inner], nothing)
+    sweep_readout = rules.sweep_for(plan, every[-1]) if network.readout else nothing
+    silence = in_turn([_silence(plan, k) for k in network.outputs], nothing)
+    settle = in_turn([rules.settle_for(plan, k) for k in inner], nothing)
+    clear = in_turn([rules.clear_for(plan, k) for k in inner] + [_forget(plan, k) for k in inner], nothing)
+    no_errors = in_turn([_no_errors(plan, k) for k in every], nothing)
+    keep = in_turn([_keep(plan, k) for k in inner], nothing)
+    finite = in_turn([_check_finite(plan, k) for k in inner], nothing)
+    feed_back = in_turn(_fed_back(plan), nothing)
+    answers, errors = in_turn(_answers(plan), nothing), in_turn(_errors(plan), nothing)
+    refresh, pull_back = refresh_for(plan), pull_back_for(plan)
+    loss_of, view = loss_for(number), view_for(number, symbols)
+
+    @njit(**INLINE)
+    def begin(table, v, b, t):
+        """Note the symbol, forget the past where the sample is reset; whether the input is fine."""
+        if table[at.reset] != 0 and pointer(table[at.reset], np.uint8)[t * table[at.B] + b] != 0:
+            clear(table, v, 0)
+            for i in range(table[at.R]):
+                v.sample[i] = number(0)
+            if symbols:
+                for i in range(v.met[0]):
+                    v.met[1 + table[at.I] + v.met[1 + i]] = 0
+                v.met[0] = 0
+        if symbols:
+            if v.met[1 + table[at.I] + v.symbol] == 0:
+                v.met[1 + table[at.I] + v.symbol] = 1
+                v.met[1 + v.met[0]] = v.symbol
+                v.met[0] += 1
+            return True
+        total = number(0)
+        for i in range(table[at.I]):
+            total += v.x[i] * number(0)
+        return total == number(0)
+
+    @njit(**INLINE)
+    def forward_and_loss(table, v, t, b, flags):
+        """One sample up to its loss; returns a status and the loss."""
+        inactive = table[at.active] != 0 and pointer(table[at.active], np.uint8)[t * table[at.B] + b] == 0
+        if inactive:
+            silence(table, v, 0)
+        else:
+            if not begin(table, v, b, t):
+                return at.BAD_INPUT, 0.0
+            forward(table, v, 0)
+            fine = row(v.sample, table[at.R] + 2 * table[at.O])
+            fine[0] = number(0)
+            finite(table, v, fine)
+            if fine[0] != number(0):
+                return at.BAD_STATE, 0.0
+        if flags & (at.SCORED | at.KEPT) == 0:
+            return at.DONE, 0.0
+        forward_readout(table, v, 0)
+        answer = row(v.sample, table[at.R])
+        answers(table, v, answer)
+        O = table[at.O]
+        if flags & at.KEPT != 0:
+            kept = row(pointer(table[at.kept], number), (table[at.kept_used] * table[at.B] + b) * O)
+            for o in range(O):
+                kept[o] = answer[o]
+        if flags & at.SCORED == 0:
+            return at.DONE, 0.0
+        k, m = table[at.targets_used] * table[at.B] + b, number(1)
+        if table[at.mask] != 0:
+            m = pointer(table[at.mask], number)[k]
+        error = row(answer, O)
+        if m == number(0):
+            for o in range(O):
+                error[o] = number(0)
+            return at.DONE, 0.0
+        return at.DONE, loss_of(table, answer, error, k, m)
+
+    @njit(**INLINE)
+    def learn(table, v, t, b, scored):
+        """Errors back, gradients, traces, and what the next step reads."""
+        active = table[at.active] == 0 or pointer(table[at.active], np.uint8)[t * table[at.B] + b] != 0
+        if scored:
+            no_errors(table, v, 0)
+            errors(table, v, row(v.sample, table[at.R] + table[at.O]))
+            back_readout(table, v, active)
+            sweep_readout(table, v, True)
+        if active:
+            if scored:
+                back(table, v, True)
+            sweep(table, v, scored)
+            keep(table, v, 0)
+            feed_back(table, v, 0)
+
+    @njit(**INLINE)
+    def end(table, flags, loss):
+        """Count, and update."""
+        if flags & at.SCORED != 0:
+            table[at.targets_used] += 1
+            table[at.pending] = 1
+            table[at.scored] += 1
+            numbers, n = pointer(table[at.numbers], np.float64), table[at.scored]
+            weight = max(1 / n, 1 / numbers[at.HORIZON])
+            numbers[at.LOSS] = loss
+            numbers[at.RUNNING] = loss if n == 1 else numbers[at.RUNNING] + weight * (loss - numbers[at.RUNNING])
+        if flags & at.KEPT != 0:
+            table[at.kept_used] += 1
+        if flags & at.UPDATE != 0 and table[at.pending] != 0:
+            pull_back(table, 0, 0)
+            call(table[at.update], (address(table, 0),))
+            refresh(table, 0, 0)
+
+    def kernel(table, first, last, _):
+        refresh(table, 0, 0)
+        for t in range(first, last):
+            flags = pointer(table[at.flags], np.uint8)[t]
+            scored, loss = flags & at.SCORED != 0, 0.0
+            for b in range(table[at.B]):
+                status, found = forward_and_loss(table, view(table, t, b), t, b, flags)
+                loss += found
+                if status != at.DONE or found - found != 0.0:
+                    table[at.status] = status if status != at.DONE else at.BAD_LOSS
+                    table[at.failed_step], table[at.failed_sample] = t, b
+                    pointer(table[at.losses], np.float64)[t] = found
+                    return
+            if scored:
+                pointer(table[at.losses], np.float64)[t] = loss
+            for b in range(table[at.B]):
+                learn(table, view(table, t, b), t, b, scored)
+            if flags & at.UPDATE != 0:
+                for b in range(table[at.B]):
+                    settle(table, view(table, t, b), 0)
+            end(table, flags, loss)
+
+    return kernel
+
+
+# --------------------------------------------------------------------------------------------------- rows of a group
+def _silence(plan: Plan, k: int) -> Any:
+    """The output of a group becomes 0."""
+    return _zero_rows(plan, k, [plan.rows[k].at["new y"]])
+
+
+def _no_errors(plan: Plan, k: int) -> Any:
+    return _zero_rows(plan, k, [plan.rows[k].at["d y"]])
+
+
+def _forget(plan: Plan, k: int) -> Any:
+    return _zero_rows(plan, k, [plan.rows[k].at[q] for q in plan.rows[k].group.loop])
+
+
+def _zero_rows(plan: Plan, k: int, rows: list[int]) -> Any:
+    """The rows of group k become 0; they are neighbours."""
+    sizes, number, lanes, count = plan.sizes[k], plan.number, LANES[plan.number], len(rows)
+    first = rows[0] if rows else 0
+
+    @njit(**INLINE)
+    def zero(table, v, _):
+        z = sizes(table)
+        S = z.tiles * lanes
+        values = row(v.sample, z.rows + first * S)
+        for j in range(count * S):
+            values[j] = number(0)
+
+    return zero
+
+
+def _keep(plan: Plan, k: int) -> Any:
+    """The new values of a group become its past."""
+    rows, sizes, lanes = plan.rows[k], plan.sizes[k], LANES[plan.number]
+    if not rows.group.loop:
+        return nothing
+    old, new = rows.at[rows.group.loop[0]], rows.at[f"new {rows.group.loop[0]}"]
+    count = len(rows.group.loop)  # both are in the order y, states
+
+    @njit(**INLINE)
+    def keep(table, v, _):
+        z = sizes(table)
+        S = z.tiles * lanes
+        past, now = row(v.sample, z.rows + old * S), row(v.sample, z.rows + new * S)
+        for j in range(count * S):
+            past[j] = now[j]
+
+    return keep
+
+
+def _check_finite(plan: Plan, k: int) -> Any:
+    """``check(table, v, sum)``: add a NaN to the sum if a value that the next step reads is not finite."""
+    rows, sizes, lanes = plan.rows[k], plan.sizes[k], LANES[plan.number]
+    parts = rows.group.loop or ("y",)
+    new, count, number = rows.at[f"new {parts[0]}"], len(parts), plan.number
+
+    @njit(**INLINE)
+    def check(table, v, total):
+        z = sizes(table)
+        for part in range(count):
+            values, found = row(v.sample, z.rows + (new + part) * z.tiles * lanes), number(0)
+            for u in range(z.units):
+                found += values[u] * number(0)
+            total[0] += found
+
+    return check
+
+
+def _fed_back(plan: Plan) -> list[Any]:
+    """Pieces that lay out the vector that the next step reads."""
+    pieces = []
+    for i in range(len(plan.network.fed_back)):
+        earlier = [(plan.sizes[k], every) for k, _, every in plan.network.fed_back[:i]]
+        pieces.append(_feed(plan, *plan.network.fed_back[i], _total(earlier)))
+    return pieces
+
+
+def _feed(plan: Plan, k: int, name: str, every: int, start: Any) -> Any:
+    sizes, lanes = plan.sizes[k], LANES[plan.number]
+    at_row = plan.rows[k].at["new y" if name == "y" else f"echo {name}"]
+
+    @njit(**INLINE)
+    def feed(table, v, _):
+        z, first = sizes(table), start(table)
+        values = row(v.sample, z.rows + at_row * z.tiles * lanes)
+        for i in range(z.units // every):
+            v.sample[first + i] = values[i * every]
+
+    return feed
+
+
+def _total(pieces: list[tuple[Any, int]]) -> Any:
+    """``total(table)``: the sum of units // every."""
+
+    @njit(**INLINE)
+    def zero(table):
+        return 0
+
+    if not pieces:
+        return zero
+    (sizes, every), rest = pieces[-1], _total(pieces[:-1])
+
+    @njit(**INLINE)
+    def total(table):
+        return rest(table) + sizes(table).units // every
+
+    return total
+
+
+def _answers(plan: Plan) -> list[Any]:
+    """Pieces ``copy(table, v, answer)`` from the groups that answer."""
+    return _with_answers(plan, "new y", into_answer=True)
+
+
+def _errors(plan: Plan) -> list[Any]:
+    """Pieces ``copy(table, v, errors)`` to the groups that answer."""
+    return _with_answers(plan, "d y", into_answer=False)
+
+
+def _with_answers(plan: Plan, name: str, into_answer: bool) -> list[Any]:
+    pieces, answers, lanes = [], plan.network.answers, LANES[plan.number]
+    for i, k in enumerate(answers):
+        pieces.append(
+            _copy(
+                plan.sizes[k],
+                plan.rows[k].at[name],
+                _total([(plan.sizes[j], 1) for j in answers[:i]]),
+                lanes,
+                into_answer,
+            )
+        )
+    return pieces
+
+
+def _copy(sizes: Any, at_row: int, start: Any, lanes: int, into_answer: bool) -> Any:
+    @njit(**INLINE)
+    def copy(table, v, answer):
+        z, first = sizes(table), start(table)
+        values = row(v.sample, z.rows + at_row * z.tiles * lanes)
+        for u in range(z.units):
+            if into_answer:
+                answer[first + u] = values[u]
+            else:
+                values[u] = answer[first + u]
+
+    return copy
