@@ -196,7 +196,7 @@ def test_weights_without_memory_are_refused():
     with torch.no_grad():
         layer.step(x, state)
         for size in (8, 0):
-            layer.weight_hh_l0.untyped_storage().resize_(size)
+            layer.get_parameter("weight_hh_l0").untyped_storage().resize_(size)
             with pytest.raises(RuntimeError, match="has no memory, or too little"):
                 layer.step(x, state)
 
@@ -211,7 +211,7 @@ def test_copies_have_steps_of_their_own():
             in_place(other)
             assert not torch.equal(other.step(x, state)[0], old)
         assert torch.equal(layer.step(x, state)[0], old)
-        double = layer.double()
+        double: ll.Elman = layer.double()
         assert double.step(x.double(), state.double())[0].dtype is torch.float64
         with pytest.raises(TypeError, match=r"must be torch\.float64"):
             double.step(x, state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from longlag.engines import _private
 
 _loaded: list[Any] = []  # the function of the CPU engine, after its first use
 _is_plain = _private.PLAIN_TYPES.issuperset
-_requires_grad = Tensor.requires_grad.__get__
+_requires_grad = operator.attrgetter("requires_grad")
 
 
 class Steps:

@@ -46,7 +46,8 @@ class StepPlan(NamedTuple):
 
 def step(steps: Any, tensors: list[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]] | None:
     """See `longlag.engines.Steps`; ``tensors``: x, the state, the weights of all levels."""
-    request = (torch.get_num_threads(), *map(_dtype, tensors), *map(_shape, tensors))
+    shapes = [*map(_shape, tensors)]
+    request = (torch.get_num_threads(), *map(_dtype, tensors), *shapes)
     plan = steps.latest
     if plan is None or plan.request != request:
         plan = _planned(steps, request, tensors)
@@ -63,7 +64,7 @@ def step(steps: Any, tensors: list[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]
             return None  # `run` says what is wrong
     x, parts = tensors[0], len(steps.cell.fed_back)
     new = x.new_empty
-    state = tuple([new(*shape) for shape in request[-len(tensors) + 1 :][:parts]])
+    state = tuple([new(*shape) for shape in shapes[1 : 1 + parts]])
     ends, used, at_x, y = [*map(_data_ptr, state)], 1 + parts, addresses[0], x
     for level in plan.levels:
         table = level.table[:]
