@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: test reproduce bench check format clean
+.PHONY: peers test reproduce bench check format clean
 .DEFAULT_GOAL := test
 
 $(VENV)/ready: pyproject.toml constraints.txt
@@ -29,6 +29,13 @@ bench: $(VENV)/ready  ## the CPU engine over torch.nn
 format: $(VENV)/ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+peers: $(VENV)/ready  ## cells beside their authors' packages, in an environment of their own
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/pip install --quiet --upgrade "pip>=25.1"
+	.venv-peers/bin/pip install --quiet --constraint constraints.txt --editable . --group dev
+	.venv-peers/bin/pip install --quiet --constraint constraints.txt --no-deps --group peers
+	.venv-peers/bin/python -m pytest -W ignore peers
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .coverage build dist

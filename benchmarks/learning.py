@@ -4,6 +4,7 @@
     python benchmarks/learning.py speed      # the first part only
     python benchmarks/learning.py memory     # the second
     python benchmarks/learning.py plot docs/img/learning.png
+    python benchmarks/learning.py rules docs/img/learning_rules.png   # rules beside each other (a minute)
 
 Times are processor times of one thread. Peak memory is that of a process of its own for every row, from the start of
 the stream on (Linux). The streams: random inputs, a target at every tenth step, an update after it. BPTT keeps the
@@ -26,7 +27,20 @@ from _rows import append
 import longlag as ll
 from longlag.cli.bench import measure, middle
 from longlag.engines import reference
-from longlag.learn import BPTT, RTRL, LocalForward, Online, Rule, TruncatedRTRL, squared_error
+from longlag.learn import (
+    BPTT,
+    RFLO,
+    RTRL,
+    UORO,
+    LocalForward,
+    Online,
+    Rule,
+    SnAp,
+    TruncatedBPTT,
+    TruncatedRTRL,
+    compare,
+    squared_error,
+)
 
 LIMIT = 1 << 30  # bytes beyond what the process needs before the stream begins
 SCORED = 10  # a target at every so many steps
@@ -203,11 +217,37 @@ def draw(measured: Measured, file: str) -> None:
     figure.savefig(file, dpi=130)
 
 
+# ------------------------------------------------------------------------------------------------------------ rules
+def rules(file: str, steps: int = 100) -> None:
+    """Gradients, memory and time of the rules on an LSTM whose targets are its inputs of 10 steps ago."""
+    torch.manual_seed(0)
+    layer, x = ll.LSTM(8, 32, forget_bias=2.0), torch.randn(steps, 8, 8)
+    readout, lag = torch.nn.Linear(32, 8), 10
+    kinds = [
+        RTRL(),
+        BPTT(),
+        TruncatedBPTT(5),
+        TruncatedBPTT(20),
+        SnAp(1),
+        RFLO(),
+        UORO(torch.Generator().manual_seed(0)),
+    ]
+
+    def loss(y: torch.Tensor) -> torch.Tensor:
+        return squared_error(readout(y[lag:]).flatten(0, 1), x[:-lag].flatten(0, 1))
+
+    found = compare(layer, x, loss, kinds, title=f"LSTM(8, 32), {steps} steps, batch 8, inputs of {lag} steps ago")
+    found.save(file)
+    print(found)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     task, *arguments = sys.argv[1:] or ["all"]
     if task == "stream":
         print(json.dumps(stream(arguments[0], int(arguments[1]))))
+    elif task == "rules":
+        rules(arguments[0])
     elif task == "plot":
         draw(lengths(), arguments[0])
     else:

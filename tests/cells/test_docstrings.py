@@ -4,12 +4,14 @@ import re
 
 import pytest
 import torch
-from helpers import NAMED, SQUASHES, randn, same
+from helpers import NAMED, SHELF, SQUASHES, randn, same
 
 from longlag import cells
 
-GLYPHS = {"−": "-", "·": "*", "σ": "sigmoid", "α": "alpha"}
-FUNCTIONS = {"sigmoid": torch.sigmoid, "tanh": torch.tanh, "relu": torch.relu}
+GLYPHS = {"−": "-", "·": "*", "σ": "sigmoid", "α": "alpha", "γ": "gamma", "ε": "eps", "ζ": "zeta", "ν": "nu"}
+FUNCTIONS = {"sigmoid": torch.sigmoid, "tanh": torch.tanh, "relu": torch.relu, "exp": torch.exp, "sin": torch.sin}
+FUNCTIONS |= {"cos": torch.cos, "softplus": torch.nn.functional.softplus, "maximum": torch.maximum}
+FUNCTIONS |= {"where": torch.where, "detach": torch.Tensor.detach, "spike": lambda v, *_: (v > 0).to(v.dtype)}
 SQUASH = {  # [LSTM-97 2]: the ranges (−2, 2) and (−1, 1), and what experiment 2 uses
     "4s-2": lambda x: 4 / (1 + torch.exp(-x)) - 2,
     "2s-1": lambda x: 2 / (1 + torch.exp(-x)) - 1,
@@ -20,15 +22,19 @@ SQUASH = {  # [LSTM-97 2]: the ranges (−2, 2) and (−1, 1), and what experime
 
 
 def evaluate(docstring, gates, before, params, functions):
-    """Values of the lines ``name(t) = expression``: ``name(t−1)`` is read from ``before``, gates by their name."""
+    """Values of the lines ``name(t) = expression``: ``name(t−1)`` is read from ``before``, gates by their name.
+
+    A line ``name = expression`` defines an abbreviation.
+    """
     scope = {**FUNCTIONS, **functions, **gates, **params, **{f"{name}_before": v for name, v in before.items()}}
     now = {}
-    for name, expression in re.findall(r"^ *(\w+)\(t\) = (.+)$", docstring, re.MULTILINE):
+    for name, result, expression in re.findall(r"^ *(\w+)(\(t\))? = (.+)$", docstring, re.MULTILINE):
         for glyph, word in GLYPHS.items():
             expression = expression.replace(glyph, word)
         expression = re.sub(r"(\w+)\(t-1\)", r"\1_before", expression)
         expression = re.sub(r"(\w+)\(t\)", r"\1_now", expression)
-        now[name] = scope[f"{name}_now"] = eval(expression, {"__builtins__": {}}, scope)
+        value = scope[f"{name}_now" if result else name] = eval(expression, {"__builtins__": {}}, scope)
+        now |= {name: value} if result else {}
     return now
 
 
@@ -36,13 +42,13 @@ def stated(cell, docstring, functions=None):
     """(what the docstring says, what the cell computes) on random values."""
     values = {name: randn(6, seed=i) for i, name in enumerate(cell.inputs)}
     values |= {name: values[name].abs() + 0.5 for name in cell.params}
-    groups = cell.gates, cell.fed_back, cell.params
+    groups = (*cell.gates, *cell.per_step), (*cell.fed_back, *(["y"] if cell.reads_y else [])), cell.params
     gates, before, params = ({n: v for n, v in values.items() if n in group} for group in groups)
     now = evaluate(docstring, gates, before, params, functions or {})
     return now, dict(zip(cell.outputs, cell.step(*values.values()), strict=True))
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", NAMED + SHELF)
 def test_the_docstring_states_what_the_cell_computes(name):
     cell = getattr(cells, name)
     said, computed = stated(cell, cell.__doc__)

@@ -13,6 +13,7 @@ from torch.func import functional_call
 
 import longlag as ll
 
+smooth = pytest.mark.parametrize("name", [name for name in LAYERS if name != "user_spikes"])  # a surrogate is no slope
 every_layer = pytest.mark.parametrize("name", LAYERS)
 
 
@@ -38,7 +39,7 @@ def test_weights_survive_being_saved(name):
     buffer.seek(0)
     for saved in (torch.load(buffer, weights_only=True), pickle.loads(pickle.dumps(layer.state_dict()))):
         other = LAYERS[name](seed=1)
-        assert len(saved) == len(list(layer.parameters()))
+        assert dict(layer.named_parameters()).keys() <= saved.keys()
         other.load_state_dict(saved)
         assert torch.equal(other(x)[0], layer(x)[0])
 
@@ -72,7 +73,7 @@ def test_a_functional_call_uses_the_weights_it_is_given(name):
     assert all(torch.equal(p, before[key]) for key, p in layer.named_parameters())
 
 
-@every_layer
+@smooth
 def test_first_and_second_derivatives(name):
     """gradcheck and gradgradcheck of a whole layer in x, state and every trainable parameter, ragged."""
     layer = LAYERS[name](2, 3 if "norm" in name else 2)
@@ -141,7 +142,7 @@ def test_fake_tensors_have_the_shapes_of_real_ones(name):
         assert shadow.shape == real.shape
 
 
-@every_layer
+@smooth
 def test_a_gradient_step_reduces_the_loss(name):
     layer, x = LAYERS[name](), randn(4, 2, 3)
     optimizer = torch.optim.SGD([p for p in layer.parameters() if p.requires_grad], 1e-3)

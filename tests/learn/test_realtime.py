@@ -11,6 +11,7 @@ from helpers import parts, randn, same
 from learn.course import make
 from torch import nn
 
+import longlag as ll
 from longlag.learn import RTRL, LocalForward, Online, Rule, SnAp, TruncatedRTRL, squared_error
 
 PAIRS: list[tuple[str, Rule]] = [
@@ -87,3 +88,68 @@ def test_blocks_of_steps_end_anywhere():
     assert ours.steps % 7  # gradients wait for the next update
     found = [[p.grad for p in each.layer.parameters()] for each in (ours, wanted) if each.trace]
     same(tuple(found[0]), tuple(found[1]), "gradients", 1e-9)
+
+
+class Half(ll.LSTM97):
+    """Fed-back activations of 0.5 before a sequence."""
+
+    def initial_state(self, batch):
+        y, s = self.state_spec.zeros(batch, self.any_weight)
+        return y + 0.5, s
+
+
+def ragged(N=40, B=1):
+    """Symbols of one stream; updates at ends of sequences and elsewhere, some without a reset before the next one."""
+    x = torch.randint(0, 4, (N,), generator=torch.Generator().manual_seed(1))
+    scored = randn(N, seed=2) > -0.5
+    return x, randn(int(scored.sum()), 2, seed=3), scored, randn(N, seed=4) > 1, randn(N, seed=5) > 0.8
+
+
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.9}], ids=["in the time loop", "by the optimiser's kernel"])
+def test_symbols_gates_of_blocks_and_gates_without_bias(options):
+    """Gradients that wait across a reset are of symbols which the stream has forgotten."""
+    found = []
+    for road in ("cpu", "python"):
+        torch.manual_seed(0)
+        net = Half(4, 2, 2, 1, 2, bias=("gates", "output"), init_range=0.7, dtype=torch.float64)
+        learner = Online(net, None, squared_error, TruncatedRTRL(), torch.optim.SGD(net.parameters(), 0.3, **options))
+        learner.plan(road)
+        x, d, scored, update, reset = ragged()
+        outputs = [learner.run(x, d, scored=scored, update=update, reset=reset) for _ in range(2)]
+        found.append((torch.cat(outputs), *net.parameters(), torch.tensor(learner.gradient_norm)))
+        assert learner.updates > 10
+    same(found[0], found[1], "outputs and weights", 1e-9)
+
+
+@pytest.mark.parametrize("road", ["cpu", "python"])
+def test_predict_changes_nothing(road):
+    ours, other = learners("lstm", TruncatedRTRL())
+    ours.plan(road)
+    x, d, _, reset = stream()
+    for each in (ours, other):
+        each.run(x, d)
+    wanted = randn(20) > 0
+    predicted = ours.predict(x, reset=reset, wanted=wanted)
+    y, _ = ours.layer(x, reset=reset)
+    same(predicted, ours.readout(y)[wanted], "outputs", 1e-9)
+    ours.run(x, d)
+    other.run(x, d)
+    equal(ours, other)
+    x[7, 1, 0] = torch.nan
+    assert ours.predict(x)[:, 1].isfinite().all(-1).tolist() == [t < 7 for t in range(20)]
+
+
+def test_a_logistic_read_out():
+    layer = make("gru")
+    found = []
+    for road in ("cpu", "python"):
+        torch.manual_seed(0)
+        readout = nn.Sequential(nn.Linear(layer.hidden_size, 2, dtype=torch.float64), nn.Sigmoid())
+        modules = copy.deepcopy(layer), readout
+        optimizer = torch.optim.SGD([p for m in modules for p in m.parameters()], 0.3)
+        learner = Online(*modules, squared_error, TruncatedRTRL(), optimizer)
+        learner.plan(road)
+        assert learner.engine_for()[0] == road
+        x, d, active, reset = stream()
+        found.append((learner.run(x, d, active=active, reset=reset), *modules[0].parameters(), *readout.parameters()))
+    same(found[0], found[1], "outputs and weights", 1e-9)

@@ -78,6 +78,7 @@ class Cell:
         input_gates, recurrent_gates: the gates with a row in ``W``, in ``U``.
         sources: what the recurrent gates read, as expressions, each once; ``source_of``: gate -> its index. A source
             that names gates is formed in the same step, after these gates; see `formed`.
+        reads_only_y: whether U reads nothing but the outputs of the step before, as in the cells of ``torch.nn``.
         fed_back: the values that the next step reads: ``y`` (if dense or read by the equations), then the states.
         params: trained and fixed numbers of a unit; ``fixed``: names of those that are not trained.
         per_step: names of the numbers per step, ``noise``: of those that a layer draws.
@@ -114,16 +115,13 @@ class Cell:
         reads_y = self.reads_y or any("y" in map(str, e.free_symbols) for e in self.sources)
         self.fed_back = (*(["y"] if reads_y else []), *self.states)
         self.surrogates = tuple(sorted(set().union(*map(surrogates, (*self.expressions, *self.sources)))))
+        self.reads_only_y = self.sources in ((), (_derive.symbol("y"),))
         self.key = self._key()
+        self.made_from: Cell | None = None  # see `diagonal`
         self._assignments: dict[str, Assignments] = {}
         self._with_partials: dict[tuple[str, ...], Callable[..., tuple[dict[str, Tensor], Partials]]] = {}
         self.engine_memory: dict[Any, Any] = {}  # caches of the engines for this cell, released with it
         _known.remember(self)
-
-    @property
-    def reads_only_y(self) -> bool:
-        """Whether U reads nothing but the outputs of the step before, as in the cells of ``torch.nn``."""
-        return self.sources in ((), (_derive.symbol("y"),))
 
     # ------------------------------------------------------------------------------------------ derived code
     def assignments(self, which: str) -> Assignments:
@@ -187,6 +185,14 @@ class Cell:
 
             self._with_partials[rows] = step_and_partials
         return self._with_partials[rows]
+
+    @cached_property
+    def reads(self) -> tuple[tuple[tuple[str, ...], Callable[..., Tensor]], ...]:
+        """For every source: the recurrent gates that read it, and the function of all named values that forms it."""
+        return tuple(
+            (tuple(gate for gate, k in self.source_of.items() if k == index), _derive.reading(self, expression))
+            for index, expression in enumerate(self.sources)
+        )
 
     @cached_property
     def jacobian(self) -> dict[tuple[str, str], sympy.Expr]:
@@ -271,8 +277,10 @@ class Cell:
     def __deepcopy__(self, memo: object) -> Cell:
         return self
 
-    def __reduce__(self) -> str:
-        return self.name
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        from longlag.cells._local import diagonal
+
+        return self.name if self.made_from is None else (diagonal, (self.made_from,))
 
 
 def register_printer(engine: str, write: Callable[[Cell], str]) -> None:

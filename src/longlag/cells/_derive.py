@@ -98,6 +98,14 @@ def compiled(form: Assignments, key: str) -> Callable[..., Any]:
     return derived[form.name]
 
 
+def reading(cell: Cell, expression: Any) -> Callable[..., Any]:
+    """``f(**values)``: a source of U from all named values of a step, on tensors."""
+    names = sorted(map(str, expression.free_symbols))
+    form = Assignments.of("reads", cell.name, names, {"read": guarded(expression)}, ["read"])
+    function = compiled(form, cell.key)
+    return lambda **values: function(*(values[name] for name in names))[0]
+
+
 def torch_source(cell: Cell) -> str:
     """The code of the reference engine, as text."""
     return "\n\n".join(_with_comment(derive(cell, which, guard=True)) for which in ("step", "step_back", "partials"))

@@ -27,6 +27,7 @@ def run(
     lengths: Tensor | None = None,
     reset: Tensor | None = None,
     reverse: bool = False,
+    numbers: Sequence[Tensor] = (),
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Run a cell over time on the requested engine.
 
@@ -34,7 +35,7 @@ def run(
         x: inputs (T, B, I).
         w: the weights.
         state: the initial state, each part (B, H) or None for zeros; an empty sequence for all zeros.
-        mask, lengths, reset, reverse: see `reference.run`.
+        mask, lengths, reset, reverse, numbers: see `reference.run`.
 
     Returns:
         outputs (T, B, H) and the final state, each part (1, B, H): a layer's share of a stack's state.
@@ -42,17 +43,20 @@ def run(
     plain = request in ("auto", "cpu") and is_plain(x)
     engine = "cpu" if plain else choose_for_cell(request, cell, x, w, state, mask=mask, reset=reset)[0]
     if engine == "cpu":
-        results = _cpu().run(cell, x, w, state, mask, lengths, reset, reverse, not plain and as_operator())
+        results = _cpu().run(cell, x, w, state, mask, lengths, reset, reverse, numbers, not plain and as_operator())
         if results is not None:
             return results
-        choose(request, x, *w.tensors(), *state, mask)  # raises with the reason if the CPU engine was requested by name
+        # raises with the reason if the CPU engine was requested by name
+        choose(request, x, *w.tensors(), *state, mask, *numbers)
     elif engine == "torch":
         from longlag.engines.builtin import run as builtin
 
         return builtin.run(cell, x, w, state, lengths, reverse)
     if _exporting.to_onnx() and _onnx.same(cell, x, w, mask, reset):
         return _onnx.run(cell, x, w, state, lengths, reverse)
-    return reference.run_weights(cell, x, w, state, mask=mask, lengths=lengths, reset=reset, reverse=reverse)
+    return reference.run_weights(
+        cell, x, w, state, mask=mask, lengths=lengths, reset=reset, reverse=reverse, numbers=numbers
+    )
 
 
 def run_blocks(
@@ -83,7 +87,7 @@ def run_blocks(
 
     hidden, blocks, size, gated = layout
     units = Blocks(g, h, (hidden, blocks, size, int(gated)), dense=w.U is not None)
-    y, final = _cpu().run(units, x, w, state, mask, lengths, reset, False, as_operator())
+    y, final = _cpu().run(units, x, w, state, mask, lengths, reset, False, (), as_operator())
     return y, tuple(part.squeeze(0) for part in final)
 
 

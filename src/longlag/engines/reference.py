@@ -88,6 +88,7 @@ def run(
     lengths: Tensor | None = None,
     reset: Tensor | None = None,
     reverse: bool = False,
+    numbers: Sequence[Tensor] = (),
 ) -> tuple[Tensor, State]:
     """Run a cell over time.
 
@@ -100,15 +101,16 @@ def run(
         norm: layer normalisation of the gates' net inputs.
         mask: (B, H), multiplies y(t−1) before U; for a local cell, all values that a unit feeds back to itself.
         lengths, reset, reverse: as in `scan`.
+        numbers: one (T, B, H) per name in ``cell.per_step``.
 
     Returns:
         outputs (T, B, H) and the final state, like ``state``.
     """
 
-    def one(nets: State, before: State) -> tuple[Tensor, State]:
-        return step(cell, nets[0], U, before, params, bias=bias, norm=norm, mask=mask)
+    def one(now: State, before: State) -> tuple[Tensor, State]:
+        return step(cell, now[0], U, before, params, bias=bias, norm=norm, mask=mask, numbers=now[1:])
 
-    return scan(one, (net,), tuple(state), lengths=lengths, reset=reset, reverse=reverse)
+    return scan(one, (net, *numbers), tuple(state), lengths=lengths, reset=reset, reverse=reverse)
 
 
 def run_weights(
@@ -121,12 +123,13 @@ def run_weights(
     lengths: Tensor | None = None,
     reset: Tensor | None = None,
     reverse: bool = False,
+    numbers: Sequence[Tensor] = (),
 ) -> tuple[Tensor, State]:
     """Run a cell over inputs x (T, B, I); see `longlag.engines.run`. Each part of the final state is (1, B, H)."""
     w = w.with_summed_biases(cell)
     y, ends = run(
         cell, net_inputs(cell, x, w.W, w.b), w.U, zeros_for(cell, x, w.W, state), w.params,
-        bias=w.b_recurrent, norm=w.norm, mask=mask, lengths=lengths, reset=reset, reverse=reverse,
+        bias=w.b_recurrent, norm=w.norm, mask=mask, lengths=lengths, reset=reset, reverse=reverse, numbers=numbers,
     )  # fmt: skip
     return y, tuple(end.unsqueeze(0) for end in ends)
 
@@ -141,9 +144,10 @@ def step(
     bias: Tensor | None = None,
     norm: Norm | None = None,
     mask: Tensor | None = None,
+    numbers: Sequence[Tensor] = (),
 ) -> tuple[Tensor, State]:
-    """One step: net (B, Gx, H), the rest as in `run`; returns y (B, H) and the new state."""
-    inputs = cell_inputs(cell, net, U, state, params, bias=bias, norm=norm, mask=mask)
+    """One step: net (B, Gx, H), numbers (B, H), the rest as in `run`; returns y (B, H) and the new state."""
+    inputs = cell_inputs(cell, net, U, state, params, bias=bias, norm=norm, mask=mask, numbers=numbers)
     new = dict(zip(cell.outputs, cell.step(*inputs), strict=True))
     return new["y"], tuple(new[name] for name in cell.fed_back)
 
@@ -158,29 +162,45 @@ def cell_inputs(
     bias: Tensor | None = None,
     norm: Norm | None = None,
     mask: Tensor | None = None,
+    numbers: Sequence[Tensor] = (),
 ) -> list[Tensor]:
-    """The values of ``cell.inputs`` at one step: gates, then y (if read), states, params."""
+    """The values of ``cell.inputs`` at one step: gates, then y (if read), states, numbers per step, params."""
     if mask is not None and not cell.dense:
         state = [s * mask for s in state]
-    fed_back = dict(zip(cell.fed_back, state, strict=True))
+    values = dict(zip(cell.fed_back, state, strict=True)) | dict(zip(cell.per_step, numbers, strict=True))
+    values |= zip(cell.params, params)
     from_x = dict(zip(cell.input_gates, net.unbind(-2), strict=True))
-    from_y: dict[str, Tensor] = {}
-    if U is not None:
-        source = fed_back["y"] if mask is None else fed_back["y"] * mask
-        product = (source @ U.t()).unflatten(-1, (len(cell.recurrent_gates), -1))
-        from_y = dict(zip(cell.recurrent_gates, product.unbind(-2), strict=True))
-    biases = iter(()) if bias is None else iter(bias.unbind(0))
-    gates = []
-    for k, gate in enumerate(cell.gates):
-        if gate in from_x and gate in from_y:
-            a = from_x[gate] + from_y[gate]  # [ELMAN 1 r]
-        elif gate in from_x:
+    late = [gate for gate in cell.recurrent_gates if gate not in from_x]
+    biases = dict(zip(late, (0.0,) * len(late) if bias is None else bias.unbind(0)))
+
+    def finish(gate: str, product: Tensor | None) -> None:
+        if product is None:
             a = from_x[gate]
+        elif gate in from_x:
+            a = from_x[gate] + product  # [ELMAN 1 r]
         else:
-            a = from_y[gate] + next(biases, 0.0)
+            a = biases[gate] + product
         if norm is not None:
+            k = cell.gates.index(gate)
             a = layer_norm(a, a.shape[-1:], norm.weight[k], norm.bias[k], norm.eps)  # [LN-RNN 5 LN]
-        gates.append(a)
-    if not cell.reads_y:
-        fed_back.pop("y", None)
-    return [*gates, *fed_back.values(), *params]
+        values[gate] = a
+
+    for gate in cell.input_gates:
+        if gate not in cell.source_of:
+            finish(gate, None)
+    for gates, read in cell.reads if U is not None else ():
+        source = read(**values)
+        source = source if mask is None else source * mask
+        product = source @ _rows(cell, U, gates).t()
+        for gate, one in zip(gates, product.unflatten(-1, (len(gates), -1)).unbind(-2)):
+            finish(gate, one)
+    return [values[name] for name in cell.inputs]
+
+
+def _rows(cell: Cell, U: Tensor | None, gates: Sequence[str]) -> Tensor:
+    """The rows of some gates in U."""
+    assert U is not None
+    if gates == cell.recurrent_gates:
+        return U
+    rows = dict(zip(cell.recurrent_gates, U.chunk(len(cell.recurrent_gates))))
+    return torch.cat([rows[gate] for gate in gates])

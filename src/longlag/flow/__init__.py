@@ -18,10 +18,10 @@ from longlag.flow._memory_weights import MemoryWeights as MemoryWeights
 from longlag.flow._memory_weights import memory_weights as memory_weights
 from longlag.flow._paths import net_errors as net_errors
 from longlag.flow._paths import path_products as path_products
-from longlag.flow._result import Result as Result
 from longlag.flow._spectrum import Spectrum as Spectrum
 from longlag.flow._spectrum import spectrum as spectrum
 from longlag.flow._watch import TrainingMonitor as TrainingMonitor
 from longlag.flow._watch import watch as watch
+from longlag.results import Result as Result
 
 credit = gradient_by_lag  # the name of the command

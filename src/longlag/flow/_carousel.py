@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from longlag.engines import few_threads
-from longlag.flow._result import Result
 from longlag.flow._run import Run, as_layer, linearise, time_step
-from longlag.flow._style import COLOURS, new_figure, style
 from longlag.layers import State
 from longlag.layers.units import FED_BACK, INPUT, NotLocal, UnitGraph, UnitGroup
+from longlag.results import Result
+from longlag.style import COLOURS, new_figure, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

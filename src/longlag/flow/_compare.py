@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from longlag.flow._carousel import Carousel
 from longlag.flow._error_flow import ErrorFlow, draw_norms, error_flow, norm_axes
-from longlag.flow._result import Result
-from longlag.flow._style import COLOURS, DASHES, label_lines, new_figure, style
+from longlag.results import Result
+from longlag.style import COLOURS, DASHES, label_lines, new_figure, style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

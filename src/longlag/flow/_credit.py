@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from longlag.engines import few_threads
-from longlag.flow._result import Result
 from longlag.flow._run import Run, linearise
-from longlag.flow._style import HEAT, new_figure, style
 from longlag.layers import State
+from longlag.results import Result
+from longlag.style import HEAT, new_figure, style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

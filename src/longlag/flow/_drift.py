@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from longlag.engines import few_threads
-from longlag.flow._result import Result
-from longlag.flow._style import COLOURS, DASHES, new_figure, style
 from longlag.layers import LSTM97
 from longlag.layers.validation import positive
+from longlag.results import Result
+from longlag.style import COLOURS, DASHES, new_figure, style
 from longlag.tasks import Task
 
 if TYPE_CHECKING:

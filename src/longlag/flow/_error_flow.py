@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from longlag.engines import few_threads
 from longlag.flow import _krylov
-from longlag.flow._result import Result
 from longlag.flow._run import Run, linearise, time_step
-from longlag.flow._style import COLOURS, GREY, new_figure, style
 from longlag.layers import Layer, State
 from longlag.layers.validation import one_of, positive
+from longlag.results import Result
+from longlag.style import COLOURS, GREY, new_figure, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from longlag.engines import few_threads
 from longlag.flow import _local
-from longlag.flow._result import Result
 from longlag.flow._run import linearise, time_step
-from longlag.flow._style import COLOURS, GREY, new_figure, style
 from longlag.layers import Layer
+from longlag.results import Result
+from longlag.style import COLOURS, GREY, new_figure, style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
-from longlag.flow._result import Result
 from longlag.flow._run import as_layer, linearise, time_step
-from longlag.flow._style import COLOURS, HEAT, new_figure, style
 from longlag.layers import State
+from longlag.results import Result
+from longlag.style import COLOURS, HEAT, new_figure, style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from longlag.engines import few_threads
-from longlag.flow._result import Result
 from longlag.flow._run import linearise
-from longlag.flow._style import COLOURS, GREY, new_figure, style
 from longlag.layers import State
 from longlag.layers.validation import positive
+from longlag.results import Result
+from longlag.style import COLOURS, GREY, new_figure, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from longlag.flow._result import Result
 from longlag.flow._run import NonFinite, as_layer
 from longlag.flow._sample import ForwardCall, LayerSample, RecurrentModule, sample
-from longlag.flow._style import COLOURS, HEAT, new_figure, style
 from longlag.layers.validation import positive
+from longlag.results import Result
+from longlag.style import COLOURS, HEAT, new_figure, style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -23,11 +23,18 @@ class Options(TypedDict, total=False):
     norm: str | None
     recurrent_dropout: float
     engine: str
+    recurrent: str
+    recurrent_mask: Tensor | None
+    recurrent_signs: Tensor | None
+    learn_initial_state: bool
     device: torch.device | str | None
     dtype: torch.dtype | None
 
 
-OPTION_DEFAULTS = {"norm": None, "recurrent_dropout": 0.0, "engine": "auto", "device": None, "dtype": None}
+OPTION_DEFAULTS = {
+    "norm": None, "recurrent_dropout": 0.0, "engine": "auto", "recurrent": "dense", "recurrent_mask": None,
+    "recurrent_signs": None, "learn_initial_state": False, "device": None, "dtype": None,
+}  # fmt: skip
 
 
 def _keyword(name: str, default: Any, hint: Any) -> inspect.Parameter:
@@ -97,6 +104,7 @@ class Stack(Layer):
         *,
         lengths: Tensor | None = None,
         reset: Tensor | None = None,
+        **numbers: Tensor | float,
     ) -> tuple[Tensor, State]:
         """Run over whole sequences.
 
@@ -105,11 +113,14 @@ class Stack(Layer):
             state: as returned; each part is (num_layers · directions, B, H), zeros by default.
             lengths: (B,) ints on x's device: outputs beyond a length are 0; the state is that at the length.
             reset: (T, B) bool ((B, T) if ``batch_first``): a new sequence starts at that step, from zeros.
+            numbers: the inputs per step of the cell, if it has any, by name: (T, B) or (T, B, H), laid out as x, or
+                one number.
 
         Returns:
             outputs like x with H · directions features, and the state.
         """
         s = validation.sequences(self, x, lengths, reset)
+        self._read_numbers(numbers, s)
         states = None if state is None and self._zeros_by_default else self.starting_state(state, s)
         mask = self._recurrent_mask(s) if self.training and self.recurrent_dropout else None
         if self.num_layers == 1 and not self.bidirectional:  # the same without loops
@@ -128,6 +139,11 @@ class Stack(Layer):
             if layer < self.num_layers - 1:
                 y = dropout(y, self.dropout, self.training)
         return s.restore(y), self._final(finals, s)
+
+    def _read_numbers(self, given: dict[str, Any], s: validation.Sequences) -> None:
+        """Validate the inputs per step into ``s.numbers``; most layers have none."""
+        for name in given:
+            raise TypeError(f"{self.class_name}: {name!r} is no argument of a call")
 
     @property
     def all_weights(self) -> list[list[Tensor]]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
+from torch import Tensor
 
 from longlag.layers import validation
 from longlag.layers._stack import Options
@@ -26,6 +27,10 @@ class Elman(Recurrent):
     >>> torch.allclose(theirs(x)[0], ours(x)[0], atol=1e-6)
     True
     """
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]: ...
 
     def __init__(
         self,
@@ -64,6 +69,10 @@ class LSTM(Recurrent):
     (True, True)
     """
 
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: Any, **kwargs: Any) -> tuple[Tensor, tuple[Tensor, Tensor]]: ...
+
     def __init__(
         self,
         input_size: int,
@@ -99,10 +108,11 @@ class LSTM(Recurrent):
         """As `Recurrent`; the forget gate's two biases then sum to ``forget_bias``."""
         super().reset_parameters()
         if self.forget_bias is not None:
+            names = ["bias_ih", "bias_hh"] if self.cell.dense else ["bias_ih"]
             forget = slice(self.hidden_size, 2 * self.hidden_size)
             for k in range(self.num_layers * self.directions):
-                getattr(self, "bias_ih" + self.suffix(k))[forget] = self.forget_bias
-                getattr(self, "bias_hh" + self.suffix(k))[forget] = 0.0
+                for name, value in zip(names, (self.forget_bias, 0.0)):
+                    getattr(self, name + self.suffix(k))[forget] = value
 
 
 class GRU(Recurrent):
@@ -119,6 +129,10 @@ class GRU(Recurrent):
     >>> torch.allclose(theirs(x)[0], ours(x)[0], atol=1e-6)
     True
     """
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]: ...
 
     def __init__(
         self,

@@ -78,7 +78,7 @@ class Layer(nn.Module, abc.ABC):
         self.class_name = type(self).__name__  # for messages; torch's parametrize changes the class later
         self.register_load_state_dict_pre_hook(_refuse_non_finite)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
         """Run the layer. torch's argument names ``input`` and ``hx`` are accepted too."""
         if kwargs:
             for theirs, ours in _TORCH_NAMES.items():
@@ -132,8 +132,12 @@ class Layer(nn.Module, abc.ABC):
         return self.any_weight.device
 
     # ------------------------------------------------------------------------------------------------------- step
-    def step(self, x_t: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """One step: x_t (B, I) or (I,). Pass the returned state to the next step."""
+    def step(self, x_t: Tensor, state: State | None = None, **numbers: Tensor | float) -> tuple[Tensor, State]:
+        """One step: x_t (B, I) or (I,). Pass the returned state to the next step.
+
+        Args:
+            numbers: the cell's inputs per step, by name, (B,) or (B, H).
+        """
         self._refuse_two_directions("step")
         if self.training and self.recurrent_dropout:
             raise ValueError(
@@ -143,7 +147,8 @@ class Layer(nn.Module, abc.ABC):
         if x_t.dim() not in (1, 2):
             raise ShapeError(f"{self.class_name}: input of step must be (B, I) or (I,), got shape {tuple(x_t.shape)}")
         time = 1 if self.batch_first and x_t.dim() == 2 else 0
-        y, new = self(x_t.unsqueeze(time), state)
+        given = {name: v.unsqueeze(time) if isinstance(v, Tensor) else v for name, v in numbers.items()}
+        y, new = self(x_t.unsqueeze(time), state, **given)
         return y.squeeze(time), new
 
     def trajectory(self, x: Tensor, state: State | None = None) -> tuple[Tensor, Tensor]:
@@ -249,7 +254,7 @@ def check_layer(owner: str, argument: str, value: Any, or_else: str = "") -> Lay
     return value
 
 
-def _traced(layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Proxy:
+def _traced(layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The layer as one node of a ``torch.fx`` graph, as the recurrent layers of ``torch.nn`` are."""
     proxy = args[0] if args else kwargs["x"]
     return proxy.tracer.create_proxy("call_module", proxy.tracer.path_of_module(layer), args, kwargs)

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import linear
-from torch.nn.utils import parametrize
 
 from longlag import engines
-from longlag.cells import Cell
+from longlag.cells import Cell, diagonal
 from longlag.engines import Weights, reference
-from longlag.layers import validation
-from longlag.layers._stack import Stack
+from longlag.layers import structures, validation
+from longlag.layers._cell_steps import CellSteps
+from longlag.layers._cell_weights import MATRICES
+from longlag.layers._numbers import level_numbers
 from longlag.layers.bounds import gain_bound
+from longlag.layers.linear import LinearStep
 from longlag.layers.linear_cells import CellStep
 from longlag.layers.state import Parts, State
 from longlag.layers.step_function import StepFunction
 from longlag.layers.units import CutRecurrent, LocalLevels, NotLocal, UnitGraph
 
 NORMS = ("layer", "layer_torch")
-EPS = 1e-5
-READ_BY_STEP = ("forward", "_run", "weights", "_weights_apart", "_values", "_norm")
-MATRICES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "norm_weight", "norm_bias")
 
 
-class Recurrent(Stack):
+class Recurrent(CellSteps):
     """A stack of recurrent layers made of one cell.
 
     For every gate, a = W x(t) + b_ih + U y(t−1) + b_hh; then the cell's equations.
@@ -37,6 +36,13 @@ class Recurrent(Stack):
         input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional: as in ``torch.nn.LSTM``.
         norm: None; ``"layer"`` normalises every gate's net input over the units, variance with divisor H−1;
             ``"layer_torch"`` with divisor H, as ``torch.nn.LayerNorm`` does.
+        recurrent: structure of U: ``"dense"``; ``"diagonal"``, one weight per unit; ``"heads:4"``, units read their own
+            head; ``"low_rank:8"``; ``"sparse:0.1"``, a fixed random mask of this density; ``"antisymmetric"``.
+        recurrent_mask: (H, H) or (G·H, H) of zeros and ones: connections that do not exist.
+        recurrent_signs: (H,) of 1 and −1: the sign of all connections that leave a unit (Dale's law).
+        learn_initial_state: train the state before the first step, ``initial_y_l0``, ….
+        noise_seed: seed of the noise that the layer draws for cells with ``noise``, while it trains.
+        fixed: values of the cell's fixed numbers, by name, each one number or (H,).
         recurrent_dropout: probability that y(t−1) of a unit is not fed back, one draw per sequence. For cells
             with local feedback: probability that the unit's own loop is cut (the other loops keep their gain).
         engine: ``"auto"`` or an engine's name.
@@ -55,10 +61,6 @@ class Recurrent(Stack):
     (torch.Size([10, 3, 8]), torch.Size([1, 3, 8]))
     """
 
-    cell: Cell  # pyright: ignore[reportIncompatibleVariableOverride]
-    has_partials = True
-    weight_ih_l0: Tensor
-
     def __init__(
         self,
         cell: Cell,
@@ -73,14 +75,24 @@ class Recurrent(Stack):
         norm: str | None = None,
         recurrent_dropout: float = 0.0,
         engine: str = "auto",
+        recurrent: str = "dense",
+        recurrent_mask: Tensor | None = None,
+        recurrent_signs: Tensor | None = None,
+        learn_initial_state: bool = False,
+        noise_seed: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        **fixed: Any,
     ) -> None:
         super().__init__(
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, recurrent_dropout
         )
         if not isinstance(cell, Cell):
             raise TypeError(f"{self.class_name}: cell must be made by @longlag.cell, got {type(cell).__name__}")
+        if recurrent == "diagonal":
+            if norm is not None:
+                raise ValueError(f"{self.class_name}: norm must be None for recurrent='diagonal', got {norm!r}")
+            cell = diagonal(cell)
         engines.check_for_cells(self.class_name, engine)
         if norm is not None:
             validation.one_of(self.class_name, "norm", norm, NORMS)
@@ -90,66 +102,21 @@ class Recurrent(Stack):
         self.nonzeros = 0
         self.cell = cell  # pyright: ignore[reportIncompatibleVariableOverride]
         self._scales_mask = cell.dense
-        self._make_weights({"device": device, "dtype": dtype})
+        self._make_weights({"device": device, "dtype": dtype}, fixed, learn_initial_state)
+        self.learns_initial_state = learn_initial_state and bool(cell.fed_back)
+        self._zeros_by_default = not self.learns_initial_state
+        self._noise_seed = noise_seed
         layers = [[stem + self.suffix(k) for stem in MATRICES] for k in range(num_layers * self.directions)]
         self._names = [[name if name in self._parameters else None for name in names] for names in layers]
-        self._make_steps()
         self.reset_parameters()
-
-    def _make_weights(self, factory: dict) -> None:
-        cell, H = self.cell, self.hidden_size
-        rows_x, rows_y = len(cell.input_gates) * H, len(cell.recurrent_gates) * H
-        for k, size in enumerate(self.input_sizes()):
-            shapes: dict[str, tuple[int, ...]] = {"weight_ih": (rows_x, size)}
-            if cell.dense:
-                shapes["weight_hh"] = (rows_y, H)
-            if self.bias:
-                shapes["bias_ih"] = (rows_x,)
-                if cell.dense:
-                    shapes["bias_hh"] = (rows_y,)
-            shapes |= dict.fromkeys(cell.params, (H,))
-            if self.norm:
-                shapes |= dict.fromkeys(["norm_weight", "norm_bias"], (len(cell.gates), H))
-            for name, shape in shapes.items():
-                self.register_parameter(name + self.suffix(k), nn.Parameter(torch.empty(shape, **factory)))
-
-    @torch.no_grad()
-    def reset_parameters(self) -> None:
-        """U(−1/√H, 1/√H) for weights and biases, as in torch; γ = 1, β = 0; the cell's values for its params."""
-        bound = self.hidden_size**-0.5
-        for name, parameter in self.named_parameters():
-            own = name.rpartition("_l")[0].removeprefix("parametrizations.")
-            if own in self.cell.params:
-                name = name.removeprefix("parametrizations.").removesuffix(".original")
-                value = self._initial_param(own).to(parameter)
-                if parametrize.is_parametrized(self, name):
-                    setattr(self, name, value)  # through the inverse of the parametrisation
-                else:
-                    parameter.copy_(value)
-            elif own in ("norm_weight", "norm_bias"):
-                parameter.fill_(1.0 if own == "norm_weight" else 0.0)
-            else:
-                parameter.uniform_(-bound, bound)
-
-    def _initial_param(self, name: str) -> Tensor:
-        """Initial values (H,) of one of the cell's params."""
-        return torch.full((self.hidden_size,), self.cell.initial_params[name], dtype=torch.float64)
+        structures.register(self, recurrent, recurrent_mask, recurrent_signs)
+        self._make_steps()
 
     @property
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         return dict.fromkeys(self.cell.fed_back, (self.hidden_size,))
 
-    _zeros_by_default = True
-
-    @property
-    def any_weight(self) -> Tensor:
-        weight = self._parameters.get("weight_ih_l0")
-        return self.weight_ih_l0 if weight is None else weight
-
-    def _values(self, names: Sequence[str | None]) -> list[Any]:
-        """Weights. The dictionary of parameters is faster; parametrised or pruned weights are attributes."""
-        own = self._parameters
-        return [own[n] if n in own else None if n is None else getattr(self, n) for n in names]
+    _steps_are_runs = True
 
     def weights(self, k: int) -> Weights:
         """The weights of layer k as the equations name them; k counts layers, then directions."""
@@ -166,9 +133,6 @@ class Recurrent(Stack):
         params = tuple(self._values([name + self.suffix(k) for name in cell.params])) if cell.params else ()
         return Weights(W, b, U, None, params, norm, self.nonzeros)
 
-    def _norm(self, gamma: Tensor, beta: Tensor) -> engines.Norm:
-        return (engines.Norm.with_sample_variance if self.norm == "layer" else engines.Norm)(gamma, beta, EPS)
-
     def _run(
         self, k: int, x: Tensor, state: tuple[Tensor, ...] | None, sequences: validation.Sequences, mask: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -176,38 +140,14 @@ class Recurrent(Stack):
             self.engine, self.cell, x, self._weights_apart(k), state or (),
             mask=mask, lengths=sequences.lengths, reset=sequences.reset,
             reverse=self.bidirectional and self._runs_backwards(k),
+            numbers=level_numbers(self, sequences) if self.cell.per_step else (),
         )  # fmt: skip
-
-    def _make_steps(self) -> None:
-        """What `step` needs to know about the weights: their names here, and in the kernels' tables."""
-        stems = {"W": "weight_ih", "b_x": "bias_ih", "bias_hh": "bias_hh", "U": "weight_hh"}
-        stems |= {f"{p}_all": p for p in self.cell.params} | {"gamma": "norm_weight", "beta": "norm_bias"}
-        stems = {name: stem for name, stem in stems.items() if stem + "_l0" in self._parameters}
-        self._step_names = [stem + self.suffix(k) for k in range(self.num_layers) for stem in stems.values()]
-        one = torch.ones(self.hidden_size, dtype=torch.float64)
-        norm = self._norm(one, one) if self.norm else engines.Norm(one, one, 0.0)
-        self._steps = engines.Steps(self.cell, tuple(stems), self.num_layers, norm.eps, float(norm.weight[0]))
-
-    def step(self, x_t: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """One step: x_t (B, I) or (I,). Pass the returned state to the next step."""
-        drops = self.training and (self.recurrent_dropout or self.dropout)
-        if self._steps_alone and not (drops or self.bidirectional) and self.engine in ("auto", "cpu"):
-            parts = (state,) if isinstance(state, Tensor) else state
-            if type(parts) is tuple and len(parts) == len(self.cell.fed_back) and engines.calls_forward(self):
-                results = self._steps(x_t, self._values(self._step_names), parts)
-                if results is not None:
-                    return results[0], results[1] if len(parts) != 1 else results[1][0]
-        return super().step(x_t, state)
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        cls._steps_alone = all(getattr(cls, name) is getattr(Recurrent, name) for name in READ_BY_STEP)
-
-    _steps_alone = True  # whether no subclass overrides one of `READ_BY_STEP`
 
     def trajectory(self, x: Tensor, state: State | None = None) -> tuple[Tensor, Tensor]:
         """All outputs and states of a run, level by level; see `Layer.trajectory`."""
         self._refuse_two_directions("trajectory")
+        if self.cell.per_step:
+            return super().trajectory(x, state)
         parts, below, levels = self.validate_state(state, x.shape[1]), x, []
         for k in range(self.num_layers):
             w = self.weights(k)
@@ -223,10 +163,16 @@ class Recurrent(Stack):
         return below, torch.cat(rows, -1) if rows else x.new_zeros(len(x) + 1, x.shape[1], 0)
 
     # --------------------------------------------------------------------------------------------- derivatives
-    def linearise(self, x_t: Tensor, state: State | None = None, *, teacher: Tensor | None = None) -> CellStep:
-        """One step of a batch together with its derivatives, from the cell's partials; see `Layer.linearise`."""
+    def linearise(self, x_t: Tensor, state: State | None = None, *, teacher: Tensor | None = None) -> LinearStep:
+        """One step of a batch with its derivatives, from the cell's partials where `has_partials`."""
+        if not self.has_partials:
+            return super().linearise(x_t, state, teacher=teacher)
         with torch.no_grad():
             return CellStep(self, x_t, self.validate_state(state, len(x_t)))
+
+    @property
+    def has_partials(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.cell.reads_only_y and not self.cell.per_step
 
     def state_parameters(self) -> list[str]:
         """Every parameter, by the name of the attribute in the equations."""
@@ -235,6 +181,8 @@ class Recurrent(Stack):
 
     def local_units(self, *, cut: bool = False) -> UnitGraph:
         """One group of units per level, if the cell is local; under the cuts of 1997, the one level of a dense cell."""
+        if not self.has_partials:
+            raise NotLocal("has inputs per step, or a matrix that reads more than y")
         if not cut:
             if self.cell.dense or self.norm is not None:
                 raise NotLocal("feeds units back to each other" if self.cell.dense else "couples units by its norm")

@@ -12,7 +12,7 @@ from torch.nn.functional import linear
 from longlag import engines
 from longlag.engines import reference
 from longlag.layers import validation
-from longlag.layers._stack import Options, Stack
+from longlag.layers._stack import OPTION_DEFAULTS, Options, Stack
 
 
 class Skip(Stack):
@@ -59,6 +59,9 @@ class Skip(Stack):
             raise TypeError(f"Skip: unknown option {name!r}")
         if options.get("norm") is not None:
             raise ValueError(f"Skip: norm must be None, got {options.get('norm')!r}")
+        for name in ("recurrent", "recurrent_mask", "recurrent_signs", "learn_initial_state"):
+            if (got := options.get(name, OPTION_DEFAULTS[name])) is not OPTION_DEFAULTS[name] and got != "dense":
+                raise ValueError(f"Skip: {name} is not offered, got {got!r}")
         engines.check("Skip", options.get("engine", "auto"))
         if options.get("engine") == "cpu":
             raise ValueError("Skip: engine 'cpu' does not know delays; engine='reference' does")

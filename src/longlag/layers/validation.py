@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -36,13 +36,17 @@ def one_of(owner: str, argument: str, value: Any, choices: Sequence[Any]) -> Any
 
 @dataclass(slots=True)
 class Sequences:
-    """A validated input: x (T, B, I), lengths (B,) or None, reset (T, B) or None, and its original layout."""
+    """A validated input: x (T, B, I), lengths (B,) or None, reset (T, B) or None, and its original layout.
+
+    ``numbers``: those per step of a cell, by name, each (T, B, H).
+    """
 
     x: Tensor
     lengths: Tensor | None
     reset: Tensor | None
     batched: bool
     batch_first: bool
+    numbers: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def steps(self) -> int:

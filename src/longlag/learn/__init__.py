@@ -1,5 +1,8 @@
 """Learning rules: from errors dL/dy(t) to gradients, through time or in real time."""
 
+from longlag.learn._chunk import StreamError as StreamError
+from longlag.learn._comparison import RuleComparison as RuleComparison
+from longlag.learn._comparison import compare as compare
 from longlag.learn._rule import Rule as Rule
 from longlag.learn._rule import Trace as Trace
 from longlag.learn.bptt import BPTT as BPTT

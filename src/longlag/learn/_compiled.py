@@ -43,6 +43,7 @@ class Compiled:
         self.moments = Moments(learner.optimizer, [(w.parameter, w.places, g) for w, g in trained if g is not None])
         self.loss = _plan.LOSSES.index(learner.loss)
         self.stream: Stream | None = None
+        self._predicting: Stream | None = None
         self.ahead = False
         self._slice = 64
 
@@ -52,9 +53,7 @@ class Compiled:
         stream = self.stream
         if stream is None or stream.batch != batch or stream.network.symbols != symbols:
             self.settle()
-            network = self.described.network.with_symbols(symbols)
-            groups = len(self.learner.optimizer.param_groups)
-            stream = Stream(network, batch, self.loss, groups, self.described.copies, self.learner.clip or 0.0)
+            stream = self._made(batch, symbols)
             for weight, group in zip(self.described.weights, self.groups):
                 if group is not None:
                     times = torch.bincount(weight.places[:, 1])[weight.places[:, 1]]
@@ -63,6 +62,15 @@ class Compiled:
             self._state_pairs = list(_state_pairs(self.described, self.learner.layer, batch))
         if not self.ahead:
             self._import(stream)
+        return stream
+
+    def _made(self, batch: int, symbols: bool) -> Stream:
+        """Fresh memory for a batch."""
+        network, groups = self.described.network.with_symbols(symbols), len(self.learner.optimizer.param_groups)
+        stream = Stream(network, batch, self.loss, groups, self.described.copies, self.learner.clip or 0.0)
+        parts = self.learner.layer.validate_state(None, 1)
+        pairs = list(_state_pairs(self.described, self.learner.layer, 1))
+        stream.transfer([stream.rest_job(parts[i], each) for i, each in pairs], out=False)
         return stream
 
     def _import(self, stream: Stream) -> None:
@@ -124,11 +132,11 @@ class Compiled:
             targets = targets_of(learner.loss, targets, mask, O, dtype)
         flags = torch.zeros(T, dtype=torch.uint8)
         if steps.scored is not None:
-            flags[steps.scored] = words.SCORED | words.KEPT
+            flags += steps.scored.to(torch.uint8) * (words.SCORED | words.KEPT)
         else:
             flags += words.KEPT | (words.SCORED if targets is not None else 0)
         if steps.update is not None:
-            flags[steps.update] |= words.UPDATE
+            flags += steps.update.to(torch.uint8) * words.UPDATE
         else:
             flags[learner.every - 1 - learner.steps % learner.every :: learner.every] |= words.UPDATE
         rows = T if steps.scored is None else int(steps.scored.sum())
@@ -173,28 +181,54 @@ class Compiled:
 
     def run(self, stream: Stream, chunk: Chunk) -> int:
         """Run a chunk; returns the number of steps done. The stream's table says why, if not all."""
-        weights = [stream.weight_job(w.parameter, w.places) for w in self.described.weights]
+        weights = self._weight_jobs(stream)
         stream.transfer(weights, out=False)
         self.moments.read(stream)
-        steps, done = len(chunk.flags), 0
         updates = stream.table[words.updates]
         stream.start(chunk)
         try:
-            while done < steps:
-                last, begun = min(steps, done + self._slice), time.perf_counter()
-                if stream.run(done, last) != words.DONE:
-                    done = stream.table[words.failed_step]
-                    break
-                if last - done == self._slice:
-                    spent = time.perf_counter() - begun
-                    self._slice = max(16, min(2 * self._slice, int(self._slice * SLICE / max(spent, 1e-6))))
-                done = last
+            return self._in_slices(stream, len(chunk.flags))
         finally:
             self.ahead = True
             stream.transfer(weights, out=True)
             if stream.table[words.updates] != updates:
                 self.moments.write(stream)
+
+    def _weight_jobs(self, stream: Stream) -> list[Job]:
+        return [stream.weight_job(w.parameter, w.places) for w in self.described.weights]
+
+    def _in_slices(self, stream: Stream, steps: int) -> int:
+        """Run the chunk a slice at a time, so that Ctrl-C is heard; returns the number of steps done."""
+        done = 0
+        while done < steps:
+            last, begun = min(steps, done + self._slice), time.perf_counter()
+            if stream.run(done, last) != words.DONE:
+                return stream.table[words.failed_step]
+            if last - done == self._slice:
+                spent = time.perf_counter() - begun
+                self._slice = max(16, min(2 * self._slice, int(self._slice * SLICE / max(spent, 1e-6))))
+            done = last
         return done
+
+    def predict(self, steps: Steps) -> Tensor:
+        """The outputs of the `scored` steps with frozen weights, from the initial state; NaN from where they fail."""
+        T, B = steps.x.shape[:2]
+        stream = self._predicting
+        if stream is None or stream.batch != B or stream.network.symbols != steps.symbols:
+            self._predicting = stream = self._made(B, steps.symbols)
+            stream.table[words.frozen] = 1
+        flags = torch.full((T,), words.KEPT, dtype=torch.uint8)
+        if steps.scored is not None:
+            flags = steps.scored.to(torch.uint8) * words.KEPT
+        reset = torch.zeros(T, B, dtype=torch.bool) if steps.reset is None else steps.reset.clone()
+        reset[0] = True
+        rows = T if steps.scored is None else int(steps.scored.sum())
+        kept = torch.full((rows, B, stream.layout.outputs), math.nan, dtype=self.learner.layer.dtype)
+        losses = torch.empty(T, dtype=torch.float64)
+        stream.transfer(self._weight_jobs(stream), out=False)
+        stream.start(Chunk(steps.x.contiguous(), flags, kept, losses, reset=reset))
+        self._in_slices(stream, T)
+        return kept
 
 
 def _slope(weight: _plan.Weight) -> Tensor:
@@ -213,7 +247,7 @@ def _state_pairs(d: _plan.Described, layer: Any, batch: int) -> Iterator[tuple[i
         first += part.numel()
     loops, fed_back = d.graph.split(tuple(parts))  # the same selection, of the elements' numbers
     starts = torch.arange(batch).unsqueeze(-1) * d.layout.sample
-    found = [] if fed_back is None else [(starts + torch.arange(fed_back.shape[-1]), fed_back)]
+    found = [] if fed_back is None else [(starts + d.layout.fed + torch.arange(fed_back.shape[-1]), fed_back)]
     for k, group in enumerate(d.graph.groups):
         for name, values in zip(group.loop, loops[group.name]):
             found.append((starts + d.layout.row_places(k, name), values))

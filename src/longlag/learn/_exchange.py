@@ -23,11 +23,11 @@ Views = Iterator[tuple[Tensor, Tensor]]  # parts of the trace's tensors, and of 
 
 def traces(values: Values, graph: UnitGraph, layout: Layout, batch: int) -> Linked:
     """E of the rule "traces": (gate or param, tile, part, source, lane) there, (gate, B, H, width) here."""
-    lanes = layout.lanes
     for k, group in enumerate(graph.groups):
         own = values["own"].get(group.name)
         if own is None:
             continue
+        lanes = layout.lanes[k]
         z, cell, described = layout.sizes[k], group.cell, layout.network.groups[k]
         parts, traced = len(described.loop), described.traced
         units = torch.arange(z.units)
@@ -69,7 +69,7 @@ def own_units(values: Values, graph: UnitGraph, stream: Stream) -> Views:
 
     m counts the parts of a unit that some row of the block reaches; rows that reach fewer are padded.
     """
-    group, lanes, B = graph.groups[0], stream.layout.lanes, stream.batch
+    group, lanes, B = graph.groups[0], stream.layout.lanes[0], stream.batch
     cell, z, H = group.cell, stream.layout.sizes[0], group.units
     parts, G = len(cell.fed_back), len(cell.gates)
     size = G * z.tiles * parts * z.D * lanes

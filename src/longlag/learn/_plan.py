@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from longlag import cells
+from longlag.cells import Cell
 from longlag.engines.cpu.realtime.layout import Layout
 from longlag.engines.cpu.realtime.network import Group, Network
 from longlag.layers.units import FED_BACK, INPUT, UnitGraph, UnitGroup, linear_unit
@@ -49,19 +51,22 @@ def describe(learner: Online) -> Described:
         raise Unsupported(f"it serves float32 and float64 on the CPU, got {layer.dtype} on {layer.device}")
     if learner.loss not in LOSSES:
         raise Unsupported(f"loss is {getattr(learner.loss, '__name__', learner.loss)!r}, not one of longlag.learn")
+    logistic = isinstance(readout, nn.Sequential) and [type(m) for m in readout] == [nn.Linear, nn.Sigmoid]
+    if isinstance(readout, nn.Sequential) and logistic:
+        readout = readout[0]
     if readout is not None and type(readout) is not nn.Linear:
-        raise Unsupported(f"readout is {type(readout).__name__}, not nn.Linear")
+        raise Unsupported(f"readout is {type(readout).__name__}, not nn.Linear, alone or with nn.Sigmoid after it")
     if readout is not None and (readout.weight.dtype != layer.dtype or parametrize.is_parametrized(readout)):
         raise Unsupported("readout has another dtype, or is parametrised")
     if type(learner.optimizer) not in KINDS:
         raise Unsupported(
             f"optimizer is {type(learner.optimizer).__name__}, not {', '.join(k.__name__ for k in KINDS)}"
         )
-    modules = [*layer.modules(), *([] if readout is None else readout.modules())]
+    modules = [*layer.modules(), *([] if learner.readout is None else learner.readout.modules())]
     if any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in modules):
         raise Unsupported("layer or readout has hooks")
     graph, rule, trained = learner.rule.start(layer, 1).method.units()
-    found = _described(layer, graph, rule, trained, readout)
+    found = _described(layer, graph, rule, trained, readout, cells.rnn97 if logistic else linear_unit())
     parameters = [w.parameter for w in found.weights]
     own = [p for module in (layer, readout) if module is not None for p in module.parameters()]
     if len({id(p) for p in parameters}) < len(parameters) or {id(p) for p in own} != {id(p) for p in parameters}:
@@ -83,7 +88,9 @@ def optimised(learner: Online, found: Described) -> list[int | None]:
     return [number.get(id(w.parameter)) if w.parameter.requires_grad else None for w in found.weights]
 
 
-def _described(layer: Any, graph: UnitGraph, rule: str, trained: set[str], readout: nn.Linear | None) -> Described:
+def _described(
+    layer: Any, graph: UnitGraph, rule: str, trained: set[str], readout: nn.Linear | None, unit: Cell
+) -> Described:
     number = {group.name: k for k, group in enumerate(graph.groups)}
     sources: dict[str, str | int] = {INPUT: "x", FED_BACK: "y", **number}
     fed_back = tuple((number[name], value, every) for name, value, every in graph.fed_back_pieces)
@@ -107,7 +114,7 @@ def _described(layer: Any, graph: UnitGraph, rule: str, trained: set[str], reado
     if readout is not None:
         outputs = tuple(number[name] for name in graph.outputs)
         ones, kind = int(readout.bias is not None), "traces"
-        groups.append(Group(linear_unit(), readout.out_features, outputs, ones, (), kind))
+        groups.append(Group(unit, readout.out_features, outputs, ones, (), kind))
     network = Network(
         layer.input_size, tuple(groups), fed_back, tuple(number[name] for name in graph.outputs), readout is not None,
         DTYPES[layer.dtype],

@@ -209,6 +209,13 @@ def _check_layer(owner: str, layer: Any) -> None:
             f"{owner}: {layer.class_name} is bidirectional and reads the future, so no rule can go step by step; "
             "run it over whole sequences under autograd"
         )
+    if getattr(layer, "learns_initial_state", False):
+        raise ValueError(f"{owner}: {layer.class_name} must have learn_initial_state=False: a stream has no beginning")
+    if layer.cell is not None and layer.cell.per_step:
+        raise ValueError(
+            f"{owner}: the cell {layer.cell.name} has inputs per step; pass longlag.layers.Joined(layer), whose input "
+            "holds them as features"
+        )
     drops = {name: getattr(layer, name, 0.0) for name in ("dropout", "recurrent_dropout")}
     for name, p in drops.items():
         if p and layer.training:

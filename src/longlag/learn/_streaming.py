@@ -167,6 +167,32 @@ class Streaming:
             outputs = self._in_python(steps)
         return outputs.squeeze(1) if steps.single else outputs
 
+    def predict(self, xs: Tensor, *, reset: Tensor | None = None, wanted: Tensor | None = None) -> Tensor:
+        """The outputs for whole sequences with the weights as they are, from the initial state on.
+
+        Nothing is learned, and the stream's state and trace stay as they are.
+
+        Args:
+            xs, reset: as in `run`.
+            wanted: (T,) the steps whose outputs are returned; None: all.
+
+        Returns:
+            The outputs (T, B, l), one row for every wanted step; NaN from the first input on that is not finite.
+        """
+        learner: Any = self
+        steps = _chunk.checked(learner.layer, xs, None, None, None, reset, None, wanted)
+        steps = steps._replace(scored=wanted, update=None)
+        road = self._road()
+        if road is not None:
+            outputs = road.predict(steps)
+        else:
+            x = torch.stack([steps.dense_x(t, learner.layer) for t in range(len(xs))])
+            with torch.no_grad():
+                y, _ = learner.layer.for_analysis()(x, reset=steps.reset)
+                outputs = y if learner.readout is None else learner.readout(y)
+            outputs = outputs if wanted is None else outputs[wanted]
+        return outputs.squeeze(1) if steps.single else outputs
+
     def _in_python(self, steps: Steps) -> Tensor:
         learner: Any = self
         outputs: list[Tensor] = []

@@ -11,16 +11,18 @@ def squared_error(output: Tensor, target: Tensor, mask: Tensor | None = None) ->
     """L(t) = ½ Σ_b m_b ‖y_b − d_b‖², so that dL/dy = m (y − d).
 
     Args:
-        output, target: (B, l).
+        output: (B, l).
+        target: (B, l), or classes (B,), which stand for one-hot targets.
         mask: (B,) bool or weights; targets that are not scored may hold any value, even NaN. None: all are scored.
 
     >>> import torch
     >>> squared_error(torch.tensor([[3.0], [5.0]]), torch.tensor([[1.0], [float("nan")]]), torch.tensor([True, False]))
     tensor(2.)
     """
+    _check("squared_error", mask, output)
+    target = _vectors("squared_error", output, target, mask)
     if output.shape != target.shape:
         raise ValueError(f"squared_error: target must have shape {tuple(output.shape)}, got {tuple(target.shape)}")
-    _check("squared_error", mask, output)
     return _scored((output - _safe(target, mask)).square().sum(-1), mask) / 2
 
 
@@ -37,19 +39,25 @@ def cross_entropy(output: Tensor, target: Tensor, mask: Tensor | None = None) ->
     tensor(2.7726)
     """
     _check("cross_entropy", mask, output)
-    if target.shape == output.shape[:-1] and target.dtype == torch.long:
-        classes = _safe(target, mask)
-        low, high = int(classes.min()), int(classes.max())
-        if low < 0 or high >= output.shape[-1]:
-            wrong = low if low < 0 else high
-            raise ValueError(f"cross_entropy: target must lie in 0..{output.shape[-1] - 1}, got {wrong}")
-        target = one_hot(classes, output.shape[-1]).to(output.dtype)
-    elif target.shape != output.shape:
+    target = _vectors("cross_entropy", output, target, mask)
+    if target.shape != output.shape:
         raise ValueError(
             f"cross_entropy: target must be int64 classes {tuple(output.shape[:-1])} or distributions "
             f"{tuple(output.shape)}, got {target.dtype} of shape {tuple(target.shape)}"
         )
     return _scored(-(_safe(target, mask) * log_softmax(output, -1)).sum(-1), mask)
+
+
+def _vectors(owner: str, output: Tensor, target: Tensor, mask: Tensor | None) -> Tensor:
+    """The target; classes become vectors."""
+    if target.shape != output.shape[:-1] or target.dtype != torch.long:
+        return target
+    classes = _safe(target, mask)
+    low, high = int(classes.min()), int(classes.max())
+    if low < 0 or high >= output.shape[-1]:
+        wrong = low if low < 0 else high
+        raise ValueError(f"{owner}: target must lie in 0..{output.shape[-1] - 1}, got {wrong}")
+    return one_hot(classes, output.shape[-1]).to(output.dtype)
 
 
 def _safe(target: Tensor, mask: Tensor | None) -> Tensor:

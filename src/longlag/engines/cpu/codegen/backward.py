@@ -14,7 +14,18 @@ from numba import njit
 from longlag.engines.cpu.cache.compile import call
 from longlag.engines.cpu.codegen import words as at
 from longlag.engines.cpu.codegen.norm import normalise_back_for
-from longlag.engines.cpu.codegen.pointers import INLINE, address, given_or, moved, picked, pointer, pointers, row
+from longlag.engines.cpu.codegen.pointers import (
+    INLINE,
+    address,
+    given_or,
+    moved,
+    moved_by,
+    picked,
+    pointer,
+    pointers,
+    row,
+    strides_of,
+)
 from longlag.engines.cpu.codegen.structure import Structure
 from longlag.engines.cpu.codegen.view import (
     chunk_of,
@@ -41,15 +52,17 @@ def backward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
 
     Rows read: those of the forward pass, new y and states, gradients of the output, of y if it is fed back, of the
     states, and sums of gradients of params. Rows written: gradients of the gates with a row in W, of the other gates,
-    of y if the equations read it, of the states, and the new sums.
+    of y if the equations read it, of the states, of the numbers of this step, and the new sums.
     """
     Gx, Gy, dense, separate, norm = cell.input_gates, cell.recurrent_gates, cell.dense, cell.separate, cell.norm
     gates, both, norm_row, product_row = cell.gates, cell.both, cell.norm_row, cell.scratch_rows
     count, states, params, fed_back, masked = len(gates), cell.states, cell.params, cell.fed_back, cell.masked > 0
     reads_y, shared = cell.reads_y, len(cell.both)
-    words = at.sections(states, params)
+    numbers = cell.numbers
+    words = at.sections(states, params, numbers)
     d_final, d_own_word, d_initial, d_params_word = words.d_final, words.d_own, words.d_initial, words.d_params
-    of_states, of_params = pointers(states, number), pointers(params, number)
+    of_states, of_params, of_numbers = (pointers(n, number) for n in (states, params, numbers))
+    d_numbers_word = words.d_numbers
     dA_rows, dRec_rows = picked(range(Gx)), picked(cell.only_U)
     view, previous, net_inputs = open_table(cell, number), previous_for(cell), net_inputs_for(cell, number)
     normalise_back, zero = normalise_back_for(number), number(0)
@@ -181,6 +194,8 @@ def backward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
         d_y = pointer(table[at.d_y_0] if table[at.d_y_0] != 0 else table[at.memory] + table[at.d_y_own], number)
         d_states = given_or(of_states(table, d_initial, 0), of_states(table, d_own_word, table[at.memory]))
         d_params = of_params(table, d_params_word, 0)
+        d_numbers = of_numbers(table, d_numbers_word, 0)  # where none is wanted, a scratch row is written
+        d_strides, spare = strides_of(d_numbers, v.H), row(v.scratch, product_row * v.H)
         if stage & PACK:
             if dx_given:
                 call(table[at.pack], (v.PW, table[at.W], Gx * v.H, v.I, 0))
@@ -193,7 +208,11 @@ def backward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
                 for b in range(first, last):
                     at_b = t * v.B + b
                     at_a, at_rec = at_b * Gx * v.H, at_b * Gy * v.H
+                    d_now = moved_by(given_or(d_numbers, spare), at_b, d_strides)
                     if ended(v, t, b):
+                        if numbers > 0:
+                            for k in range(numbers):
+                                fill(d_now[k], 0, v.H, zero)
                         fill(dA, at_a, at_a + Gx * v.H, zero)
                         if separate:
                             fill(dRec, at_rec, at_rec + Gy * v.H, zero)
@@ -206,10 +225,11 @@ def backward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
                     if reads_y:
                         d_before = (row(d_y, b * v.H),) + d_before
                     d_sums = moved(d_params, b * v.H)
-                    read = net + previous(v, n, t, before, b) + v.params + (row(v.out, at_b * v.H),)
+                    read = net + previous(v, n, t, before, b) + moved(v.numbers, at_b * v.H) + v.params
+                    read = read + (row(v.out, at_b * v.H),)
                     read = read + moved(v.states, at_b * v.S) + (d_out,) + d_fed_back + d_sums
                     d_gates = dA_rows(dA, at_a, v.H) + dRec_rows(dRec, at_rec, v.H)
-                    units(table, v.H, read, d_gates + d_before + d_sums)
+                    units(table, v.H, read, d_gates + d_before + d_now + d_sums)
                     if fed_back and not reads_y and adds_to_y(v):
                         fill(d_y, b * v.H, (b + 1) * v.H, zero)
                     if norm:

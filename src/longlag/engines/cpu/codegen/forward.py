@@ -46,11 +46,12 @@ def copy_source(v, n, t, before):
 def forward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
     """The kernel; ``units(table, H, rows read, rows written)``.
 
-    Rows read: net inputs, y if the equations read it, the states of the step before, params. Rows written: y, states.
+    Rows read: net inputs, y if the equations read it, the states of the step before, numbers of this step, params.
+    Rows written: y, states.
     """
     Gx, Gy, dense, separate = cell.input_gates, cell.recurrent_gates, cell.dense, cell.separate
     both, shared, fed_back, states = cell.both, len(cell.both), cell.fed_back, cell.states
-    bias_row, final_word = cell.bias_row, at.sections(states, cell.params).final
+    bias_row, final_word = cell.bias_row, at.sections(states, cell.params, cell.numbers).final
     view, previous, net_inputs = open_table(cell, number), previous_for(cell), net_inputs_for(cell, number)
 
     @njit(**INLINE)
@@ -139,7 +140,7 @@ def forward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
                             y[j] = number(0)
                         continue
                     net = net_inputs(v, table, (t_a * v.B + b) * Gx * v.H, (t_rec * v.B + b) * Gy * v.H)
-                    read = net + previous(v, n, t, before, b) + v.params
+                    read = net + previous(v, n, t, before, b) + moved(v.numbers, (t * v.B + b) * v.H) + v.params
                     units(table, v.H, read, (y,) + moved(v.states, (t * v.B + b) * v.S))
             if fed_back or states > 0:
                 finals(v, table)

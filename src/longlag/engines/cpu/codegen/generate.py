@@ -130,7 +130,7 @@ def unit_back(cell: Cell, norm: bool) -> Assignments:
     lines += tuple((f"_new_sum_{p}", _symbol(f"_sum_{p}") + _symbol(f"d_{p}_")) for p in cell.params)
     gates = (*cell.input_gates, *(g for g in cell.gates if g not in cell.input_gates))
     results = (*(f"d_{g}_" for g in gates), *["d_y_"] * cell.reads_y, *(f"d_{s}_" for s in cell.states))
-    results += tuple(f"_new_sum_{p}" for p in cell.params)
+    results += (*(f"d_{m}_" for m in cell.per_step), *(f"_new_sum_{p}" for p in cell.params))
     return replace(form, name="unit_back", inputs=read, lines=lines, outputs=results)
 
 

@@ -28,6 +28,7 @@ class Blocks:
     states: tuple[str, ...] = ("s",)
     new_states: tuple[str, ...] = ("s_new",)
     params: tuple[str, ...] = ()
+    per_step: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ("a", "s")
     outputs: tuple[str, ...] = ("y", "s")
     fed_back: tuple[str, ...] = ("y", "s")

@@ -8,7 +8,7 @@ known when a kernel is compiled, and the functions below write out the loop over
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -52,26 +52,6 @@ def address(typing, numbers, start):
         return builder.ptrtoint(builder.gep(arguments[0], [arguments[1]]), ir.IntType(64))
 
     return types.intp(numbers, types.intp), codegen
-
-
-@intrinsic
-def load(typing, numbers, start):
-    """A vector of the numbers from ``start`` on."""
-    vector = _vector(numbers)
-    return vector(numbers, types.intp), lambda context, builder, signature, arguments: _load(
-        context, builder, vector, *arguments
-    )
-
-
-@intrinsic
-def store(typing, numbers, start, value):
-    """Write a vector, or a number repeated in all lanes, from ``start`` on."""
-
-    def codegen(context, builder, signature, arguments):
-        _store(context, builder, _vector(numbers), *arguments)
-        return context.get_dummy_value()
-
-    return types.void(numbers, types.intp, value), codegen
 
 
 # ------------------------------------------------------------------------------------------------------- tuples
@@ -146,17 +126,6 @@ def strides_of(typing, rows, stride):
 
 
 @intrinsic
-def load_vectors(typing, rows, start):
-    """`load` for every row."""
-    vector = _vector(rows.dtype)
-
-    def read(context, builder, row, start):
-        return _load(context, builder, vector, row, start)
-
-    return _tuple(vector, len(rows))(rows, types.intp), _each(read)
-
-
-@intrinsic
 def load_numbers(typing, rows, start):
     """rows[k][start] for every k."""
 
@@ -167,17 +136,6 @@ def load_numbers(typing, rows, start):
 
 
 @intrinsic
-def store_vectors(typing, rows, start, values):
-    """`store` for every row and its value."""
-    vector = _vector(rows.dtype)
-
-    def write(context, builder, row, start, value):
-        _store(context, builder, vector, row, start, value)
-
-    return types.void(rows, types.intp, values), _each(write)
-
-
-@intrinsic
 def store_numbers(typing, rows, start, values):
     """rows[k][start] = values[k] for every k."""
 
@@ -185,6 +143,59 @@ def store_numbers(typing, rows, start, values):
         builder.store(value, builder.gep(row, [start]))
 
     return types.void(rows, types.intp, values), _each(write)
+
+
+class Access(NamedTuple):
+    """Functions that read and write vectors."""
+
+    load: Any
+    store: Any
+    load_vectors: Any
+    store_vectors: Any
+
+
+def access(vector_of: Callable[[Any], Vector]) -> Access:
+    """Access to vectors of the type that ``vector_of`` returns for a pointer."""
+
+    @intrinsic
+    def load(typing, numbers, start):
+        """A vector of the numbers from ``start`` on."""
+        vector = vector_of(numbers)
+        return vector(numbers, types.intp), lambda context, builder, signature, arguments: _load(
+            context, builder, vector, *arguments
+        )
+
+    @intrinsic
+    def store(typing, numbers, start, value):
+        """Write a vector, or a number repeated in all lanes, from ``start`` on."""
+
+        def codegen(context, builder, signature, arguments):
+            _store(context, builder, vector_of(numbers), *arguments)
+            return context.get_dummy_value()
+
+        return types.void(numbers, types.intp, value), codegen
+
+    @intrinsic
+    def load_vectors(typing, rows, start):
+        """`load` for every row."""
+        vector = vector_of(rows.dtype)
+
+        def read(context, builder, row, start):
+            return _load(context, builder, vector, row, start)
+
+        return _tuple(vector, len(rows))(rows, types.intp), _each(read)
+
+    @intrinsic
+    def store_vectors(typing, rows, start, values):
+        """`store` for every row and its value."""
+        vector = vector_of(rows.dtype)
+
+        def write(context, builder, row, start, value):
+            _store(context, builder, vector, row, start, value)
+
+        return types.void(rows, types.intp, values), _each(write)
+
+    return Access(load, store, load_vectors, store_vectors)
 
 
 def _each(emit: Callable[..., Any]) -> Callable[..., Any]:
@@ -225,3 +236,6 @@ def _store(context: Any, builder: Any, vector: Vector, row: Any, start: Any, val
 
 def _is_null(builder: Any, row: Any) -> Any:
     return builder.icmp_unsigned("==", row, ir.Constant(row.type, None))
+
+
+load, store, load_vectors, store_vectors = access(_vector)

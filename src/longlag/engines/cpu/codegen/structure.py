@@ -16,6 +16,7 @@ class Structure:
         norm: whether net inputs are layer-normalised.
         fed_back: whether the next step reads y, through U or in the equations.
         reads_y: whether the equations read y.
+        numbers: how many numbers per step the equations read.
         uniform: whether a state has one number per unit (LSTM-1997's states have fewer).
     """
 
@@ -26,6 +27,7 @@ class Structure:
     norm: bool
     fed_back: bool
     reads_y: bool
+    numbers: int
     uniform: bool
 
     @classmethod
@@ -39,7 +41,9 @@ class Structure:
             for gate in cell.gates
         ]
         counts = len(cell.states), len(cell.params)
-        return cls(tuple(rows), *counts, cell.dense, norm, "y" in cell.fed_back, cell.reads_y, uniform)
+        return cls(
+            tuple(rows), *counts, cell.dense, norm, "y" in cell.fed_back, cell.reads_y, len(cell.per_step), uniform
+        )
 
     @cached_property
     def input_gates(self) -> int:

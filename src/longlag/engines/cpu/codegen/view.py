@@ -67,13 +67,15 @@ class View(NamedTuple):
     strides: Any  # of those, as y_0_stride
     states: Any  # at all time steps
     params: Any  # of every unit
+    numbers: Any  # per step, of every unit
 
 
 def open_table(cell: Structure, number: Any) -> Any:
     """``view(table, first, last, thread)``."""
     uniform, separate, scratch_rows = cell.uniform, cell.separate, cell.scratch_rows
-    initial_word, _, states_word, _, _, _, params_word, _ = at.sections(cell.states, cell.params)
-    of_states, of_params = pointers(cell.states, number), pointers(cell.params, number)
+    words = at.sections(cell.states, cell.params, cell.numbers)
+    initial_word, states_word, params_word, numbers_word = words.initial, words.values, words.params, words.numbers
+    of_states, of_params, of_numbers = (pointers(n, number) for n in (cell.states, cell.params, cell.numbers))
 
     @njit(**INLINE)
     def view(table, first, last, thread):
@@ -96,7 +98,7 @@ def open_table(cell: Structure, number: Any) -> Any:
             pointer(table[at.reset], np.uint8), table[at.reset] != 0,
             pointer(table[at.bias_hh], number), table[at.bias_hh] != 0,
             scratch, y_0, y_0_stride, given_or(initial, scratch), strides_of(initial, S),
-            of_states(table, states_word, kept), of_params(table, params_word, 0),
+            of_states(table, states_word, kept), of_params(table, params_word, 0), of_numbers(table, numbers_word, 0),
         )  # fmt: skip
 
     return view

@@ -40,17 +40,21 @@ class Sections(NamedTuple):
     d_initial: int
     params: int
     d_params: int  # for every sequence
+    numbers: int  # per step
+    d_numbers: int
 
 
-def sections(states: int, params: int) -> Sections:
-    """The sections of a table for a cell with so many states and params."""
+def sections(states: int, params: int, numbers: int = 0) -> Sections:
+    """The sections of a table for a cell with so many states, params and numbers per step."""
     first = len(COMMON)
     starts = [first + k * states for k in range(7)]
-    return Sections._make([*starts, starts[-1] + params])
+    after = starts[-1] + 2 * params
+    return Sections._make([*starts, starts[-1] + params, after, after + numbers])
 
 
 def names(cell: Any) -> list[str]:
     """Names of all words in the table of a cell, in order."""
     of_states = ["{}_0", "{}_end", "{}_all", "d_{}_end", "d_{}_own", "d_{}_0"]
     states = [name.format(s) for name in of_states for s in cell.states]
-    return [*COMMON, *states, *(f"{p}_all" for p in cell.params), *(f"d_{p}_sum" for p in cell.params)]
+    params = [*(f"{p}_all" for p in cell.params), *(f"d_{p}_sum" for p in cell.params)]
+    return [*COMMON, *states, *params, *(f"{m}_t" for m in cell.per_step), *(f"d_{m}_t" for m in cell.per_step)]

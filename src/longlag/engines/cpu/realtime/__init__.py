@@ -11,15 +11,16 @@ small network are constants of its kernel, those of a large one are read from th
 - `update`: the optimisers, one kernel for all networks.
 
 Another learning rule is a module of this package, named in `Group.rule` and in `rules.MEMORY`, with two functions that
-return compiled pieces for group k (``rows``: its `equations.Rows`; ``sizes(table)``: its `words.Sizes`):
+return compiled pieces for group k of a `loop.Plan`; ``z = plan.sizes[k](table)`` are its sizes (`words.Sizes`), inside
+the pieces:
 
-- ``sweep_for(rows, functions, sizes, number, symbols)`` -> ``sweep(table, v, scored)``, called once per step and active
-  sample, after the errors of the step. In the sample's memory ``v.sample`` it finds the sources at ``z.source``, and
-  rows of units at ``z.rows + rows.at[name] * S``, S = tiles · lanes: ``"q/v"`` ∂q/∂v (a constant partial has no row),
-  and, if ``scored``, ``"net g"`` the error of gate g's net input and ``"past q"`` that of q(t−1). It adds to
-  ``v.gradient`` (laid out as the weights, group at ``z.W``) and then advances what it keeps at ``z.E``. The new values
-  become the past after it. `traces` is the example.
-- ``clear_for(rows, sizes, number, symbols)`` -> ``clear(table, v, _)``, called where a sample is reset.
+- ``sweep_for(plan, k)`` -> ``sweep(table, v, scored)``, called once per step and active sample, after the errors of the
+  step. In the sample's memory ``v.sample`` it finds the sources at ``z.source``, and rows of units at ``z.rows +
+  plan.rows[k].at[name] * S``, S = tiles · lanes: ``"q/v"`` ∂q/∂v (a constant partial has no row), and, if ``scored``,
+  ``"net g"`` the error of gate g's net input and ``"past q"`` that of q(t−1). It adds to ``v.gradient`` (laid out as
+  the weights, the group at ``z.W`` and ``z.P``) and then advances what it keeps at ``z.E``. The new values become the
+  past after it. `traces` is the example.
+- ``clear_for(plan, k)`` -> ``clear(table, v, _)``, called where a sample is reset.
 - if the rule puts gradients off until they are needed, ``settle_for``, made like ``clear_for``: called before updates.
   `rtrl` is the example: it keeps the last steps (`blocks`), from which kernels shared by all cells form the gradients
   (`influence`). `Stream.settle` does the same from Python.

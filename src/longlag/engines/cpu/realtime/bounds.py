@@ -9,10 +9,10 @@ from typing import Any
 
 from numba import njit
 
-from longlag.engines.cpu.codegen.pointers import INLINE, load, load_vectors, picked, pointer, row, store_vectors
+from longlag.engines.cpu.codegen.pointers import INLINE, picked, pointer, row
 from longlag.engines.cpu.realtime import words as at
+from longlag.engines.cpu.realtime.lanes import access
 from longlag.engines.cpu.realtime.view import in_turn, nothing
-from longlag.engines.cpu.simd.product import LANES
 
 
 def refresh_for(plan: Any) -> Any:
@@ -33,9 +33,10 @@ def _of_params(plan: Any, maker: Any) -> Any:
 
 
 def _refresh(plan: Any, k: int, p: int) -> Any:
-    sizes, number, lanes = plan.sizes[k], plan.number, LANES[plan.number]
+    sizes, number, lanes = plan.sizes[k], plan.number, plan.lanes[k]
     bound = plan.functions[k].get(f"bound_{plan.network.groups[k].cell.params[p]}")
     first, bounded = picked([0]), bound is not None
+    load_vectors, store_vectors = access(lanes).load_vectors, access(lanes).store_vectors
 
     @njit(**INLINE)
     def refresh(table, a, b):
@@ -53,10 +54,11 @@ def _refresh(plan: Any, k: int, p: int) -> Any:
 
 
 def _pull_back(plan: Any, k: int, p: int) -> Any:
-    sizes, number, lanes = plan.sizes[k], plan.number, LANES[plan.number]
+    sizes, number, lanes = plan.sizes[k], plan.number, plan.lanes[k]
     slope = plan.functions[k].get(f"slope_{plan.network.groups[k].cell.params[p]}")
     if slope is None:
         return nothing
+    load, store_vectors = access(lanes).load, access(lanes).store_vectors
 
     @njit(**INLINE)
     def pull_back(table, a, b):

@@ -7,22 +7,21 @@ from typing import Any
 from numba import njit
 
 from longlag.engines.cpu.codegen.generate import NUMBA
-from longlag.engines.cpu.codegen.pointers import INLINE, load, picked, row, store
-from longlag.engines.cpu.codegen.rows import over_units
+from longlag.engines.cpu.codegen.pointers import INLINE, picked, row
 from longlag.engines.cpu.realtime import words as at
+from longlag.engines.cpu.realtime.lanes import access, over_units
 from longlag.engines.cpu.realtime.network import FED_BACK, X
 from longlag.engines.cpu.realtime.view import first_lanes, in_turn, nothing
-from longlag.engines.cpu.simd.product import LANES
 from longlag.engines.cpu.simd.vector import total
 
 
 def forward_for(plan: Any, k: int) -> Any:
     """``forward(table, v, _)``: sources, net inputs, new values, partials of group k."""
     rows, sizes, number, symbols = plan.rows[k], plan.sizes[k], plan.number, plan.network.symbols
-    group, lanes = rows.group, LANES[number]
-    gates, params = len(group.cell.gates), len(group.cell.params)
-    form = rows.unit
-    units = over_units(plan.functions[k]["unit"], number, vectors=not NUMBA.uses_power(form))
+    group, lanes = rows.group, plan.lanes[k]
+    gates, params, form = len(group.cell.gates), len(group.cell.params), rows.unit
+    units = over_units(plan.functions[k]["unit"], lanes, vectors=not NUMBA.uses_power(form))
+    load, store = access(lanes).load, access(lanes).store
     read = picked(range(gates + len(group.loop) + len(rows.own)))
     own_weights = in_turn([_own_weights(plan, k, gate) for gate in rows.own], nothing)
     first_new = rows.at["new y"]
@@ -47,14 +46,14 @@ def forward_for(plan: Any, k: int) -> Any:
                 odd = odd + load(W, (z.D - 1) * lanes) * source[z.D - 1]
             store(values, c * lanes, even + odd)
         own_weights(table, v, values)
-        units(table, S, read(values, 0, S) + read_params(v.effective, z.P, S), written(values, 0, S))
+        units(S, read(values, 0, S) + read_params(v.effective, z.P, S), written(values, 0, S))
 
     return forward
 
 
 def _own_weights(plan: Any, k: int, gate: str) -> Any:
     """``copy(table, v, values)``: the weights of a gate from each unit to itself."""
-    rows, sizes, lanes = plan.rows[k], plan.sizes[k], LANES[plan.number]
+    rows, sizes, lanes = plan.rows[k], plan.sizes[k], plan.lanes[k]
     g, at_row = rows.group.cell.gates.index(gate), rows.at[f"own {gate}"]
 
     @njit(**INLINE)
@@ -71,13 +70,14 @@ def _gathered(plan: Any, k: int) -> list[Any]:
     """Pieces ``copy(table, v, source)`` that lay out the sources; those of 1 are set when memory is made."""
     group, pieces, before = plan.network.groups[k], [], []
     for piece in group.reads:
-        pieces.append(_copy(plan, k, piece, tuple(before)))
+        if piece != FED_BACK or k != plan.network.reader:  # there it lies
+            pieces.append(_copy(plan, k, piece, tuple(before)))
         before.append(piece)
     return pieces
 
 
 def _copy(plan: Any, k: int, piece: Any, before: tuple[Any, ...]) -> Any:
-    own, symbols, number = plan.sizes[k], plan.network.symbols, plan.number
+    own, symbols = plan.sizes[k], plan.network.symbols
     lower = [plan.sizes[j] for j in before if isinstance(j, int)]
     start = _start(own, lower, FED_BACK in before)
     if piece == X:
@@ -92,10 +92,9 @@ def _copy(plan: Any, k: int, piece: Any, before: tuple[Any, ...]) -> Any:
         def copy(table, v, source):
             first = start(table)
             for i in range(table[at.R]):
-                source[first + i] = v.sample[i]
+                source[first + i] = v.sample[table[at.fed] + i]
     else:
-        below, y = plan.sizes[piece], plan.rows[piece].at["new y"]
-        lanes = LANES[number]
+        below, y, lanes = plan.sizes[piece], plan.rows[piece].at["new y"], plan.lanes[piece]
 
         @njit(**INLINE)
         def copy(table, v, source):
@@ -127,9 +126,9 @@ def _start(own: Any, lower: list[Any], fed_back: bool) -> Any:
 
 def back_for(plan: Any, k: int) -> Any:
     """``back(table, v, active)``: from ``d y`` the errors of net inputs, past and params; and d y of lower groups."""
-    rows, sizes, number = plan.rows[k], plan.sizes[k], plan.number
-    group, lanes, form = rows.group, LANES[plan.number], rows.back
-    units = over_units(plan.functions[k]["back"], number, vectors=not NUMBA.uses_power(form))
+    rows, sizes, lanes = plan.rows[k], plan.sizes[k], plan.lanes[k]
+    group, form = rows.group, rows.back
+    units = over_units(plan.functions[k]["back"], lanes, vectors=not NUMBA.uses_power(form))
     first = rows.at[f"net {group.cell.gates[0]}"]
     read, written = picked(rows.back_rows), picked(range(first, first + len(form.outputs)))
     before, senders = [], []
@@ -143,7 +142,7 @@ def back_for(plan: Any, k: int) -> Any:
     def back(table, v, active):
         z = sizes(table)
         S, values = z.tiles * lanes, row(v.sample, z.rows)
-        units(table, S, read(values, 0, S), written(values, 0, S))
+        units(S, read(values, 0, S), written(values, 0, S))
         if active:
             send(table, v, active)
 
@@ -153,7 +152,7 @@ def back_for(plan: Any, k: int) -> Any:
 def _send(plan: Any, k: int, piece: int, before: tuple[Any, ...], first_net: int) -> Any:
     """Add Wᵀ of the errors of group k's net inputs to ``d y`` of a group that it reads."""
     own, below, d_y = plan.sizes[k], plan.sizes[piece], plan.rows[piece].at["d y"]
-    lanes = LANES[plan.number]
+    lanes, lower_lanes, load = plan.lanes[k], plan.lanes[piece], access(plan.lanes[k]).load
     start = _start(own, [plan.sizes[j] for j in before if isinstance(j, int)], FED_BACK in before)
     gates = len(plan.network.groups[k].cell.gates)
 
@@ -161,7 +160,7 @@ def _send(plan: Any, k: int, piece: int, before: tuple[Any, ...], first_net: int
     def send(table, v, _):
         z, lower, first = own(table), below(table), start(table)
         net = row(v.sample, z.rows + first_net * z.tiles * lanes)
-        into = row(v.sample, lower.rows + d_y * lower.tiles * lanes)
+        into = row(v.sample, lower.rows + d_y * lower.tiles * lower_lanes)
         for u in range(lower.units):
             W = row(v.weights, z.W + (first + u) * lanes)
             products = first_lanes(load(W, 0) * load(net, 0), z.units)

@@ -7,7 +7,7 @@ are summed, traces advance, and the update follows where the flags of the step a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,9 +21,17 @@ from longlag.engines.cpu.realtime.bounds import pull_back_for, refresh_for
 from longlag.engines.cpu.realtime.equations import Rows
 from longlag.engines.cpu.realtime.group import back_for, forward_for
 from longlag.engines.cpu.realtime.losses import loss_for
-from longlag.engines.cpu.realtime.network import Network
+from longlag.engines.cpu.realtime.network import Network, X
 from longlag.engines.cpu.realtime.view import in_turn, nothing, sizes_for, view_for
-from longlag.engines.cpu.simd.product import LANES
+
+
+@njit(**INLINE)
+def note(symbols, symbol, I):
+    """Add a symbol to a list: its length, the symbols, and for each of the I symbols whether it is in the list."""
+    if symbols[1 + I + symbol] == 0:
+        symbols[1 + I + symbol] = 1
+        symbols[1 + symbols[0]] = symbol
+        symbols[0] += 1
 
 
 class Plan(NamedTuple):
@@ -34,32 +42,43 @@ class Plan(NamedTuple):
     rows: list[Rows]
     functions: list[dict[str, Any]]
     sizes: list[Any]
+    lanes: Sequence[int]
+
+    def reads_symbols(self, k: int) -> bool:
+        """Whether group k reads an input that is a symbol."""
+        return self.network.symbols and X in self.network.groups[k].reads
 
 
-def plan_for(network: Network, constants: list[at.Sizes | None]) -> Plan:
-    """The plan of a network; ``constants``: sizes that the kernel is compiled for, None: read from the table."""
+def plan_for(network: Network, constants: list[at.Sizes | None], lanes: Sequence[int]) -> Plan:
+    """The plan of a network.
+
+    Args:
+        constants: sizes that the kernel is compiled for, None: read from the table.
+        lanes: of every group's vectors.
+    """
     rows = [Rows(group) for group in network.groups]
     functions = [each.functions(network.dtype) for each in rows]
     sizes = [sizes_for(k, fixed) for k, fixed in enumerate(constants)]
-    return Plan(network, getattr(np, network.dtype), rows, functions, sizes)
+    return Plan(network, getattr(np, network.dtype), rows, functions, sizes, lanes)
 
 
 def kernel_for(plan: Plan) -> Callable[..., None]:
     """``kernel(table, first, last, _)``: the steps first:last of the chunk."""
     network, number, symbols = plan.network, plan.number, plan.network.symbols
     inner, every = network.inner, range(len(network.groups))
-    forward = in_turn([forward_for(plan, k) for k in inner], nothing)
+    lasting, late = network.lasting, [k for k in inner if k not in network.lasting]
+    forward, forward_late = (in_turn([forward_for(plan, k) for k in some], nothing) for some in (lasting, late))
     forward_readout = forward_for(plan, every[-1]) if network.readout else nothing
     back = in_turn([back_for(plan, k) for k in reversed(inner)], nothing)
     back_readout = back_for(plan, every[-1]) if network.readout else nothing
     sweep = in_turn([rules.sweep_for(plan, k) for k in inner], nothing)
     sweep_readout = rules.sweep_for(plan, every[-1]) if network.readout else nothing
     silence = in_turn([_silence(plan, k) for k in network.outputs], nothing)
+    clear = in_turn([rules.clear_for(plan, k) for k in inner] + [_rest(plan, k) for k in inner], nothing)
     settle = in_turn([rules.settle_for(plan, k) for k in inner], nothing)
-    clear = in_turn([rules.clear_for(plan, k) for k in inner] + [_forget(plan, k) for k in inner], nothing)
     no_errors = in_turn([_no_errors(plan, k) for k in every], nothing)
     keep = in_turn([_keep(plan, k) for k in inner], nothing)
-    finite = in_turn([_check_finite(plan, k) for k in inner], nothing)
+    finite = in_turn([_check_finite(plan, k) for k in lasting], nothing)
     feed_back = in_turn(_fed_back(plan), nothing)
     answers, errors = in_turn(_answers(plan), nothing), in_turn(_errors(plan), nothing)
     refresh, pull_back = refresh_for(plan), pull_back_for(plan)
@@ -70,17 +89,14 @@ def kernel_for(plan: Plan) -> Callable[..., None]:
         """Note the symbol, forget the past where the sample is reset; whether the input is fine."""
         if table[at.reset] != 0 and pointer(table[at.reset], np.uint8)[t * table[at.B] + b] != 0:
             clear(table, v, 0)
-            for i in range(table[at.R]):
-                v.sample[i] = number(0)
+            for i in range(table[at.fed], table[at.fed] + table[at.R]):
+                v.sample[i] = pointer(table[at.rest], number)[i]
             if symbols:
                 for i in range(v.met[0]):
                     v.met[1 + table[at.I] + v.met[1 + i]] = 0
                 v.met[0] = 0
         if symbols:
-            if v.met[1 + table[at.I] + v.symbol] == 0:
-                v.met[1 + table[at.I] + v.symbol] = 1
-                v.met[1 + v.met[0]] = v.symbol
-                v.met[0] += 1
+            note(v.met, v.symbol, table[at.I])
             return True
         total = number(0)
         for i in range(table[at.I]):
@@ -97,15 +113,17 @@ def kernel_for(plan: Plan) -> Callable[..., None]:
             if not begin(table, v, b, t):
                 return at.BAD_INPUT, 0.0
             forward(table, v, 0)
-            fine = row(v.sample, table[at.R] + 2 * table[at.O])
+            fine = row(v.sample, table[at.answer] + 2 * table[at.O])
             fine[0] = number(0)
             finite(table, v, fine)
             if fine[0] != number(0):
                 return at.BAD_STATE, 0.0
         if flags & (at.SCORED | at.KEPT) == 0:
             return at.DONE, 0.0
+        if not inactive:
+            forward_late(table, v, 0)
         forward_readout(table, v, 0)
-        answer = row(v.sample, table[at.R])
+        answer = row(v.sample, table[at.answer])
         answers(table, v, answer)
         O = table[at.O]
         if flags & at.KEPT != 0:
@@ -130,15 +148,27 @@ def kernel_for(plan: Plan) -> Callable[..., None]:
         active = table[at.active] == 0 or pointer(table[at.active], np.uint8)[t * table[at.B] + b] != 0
         if scored:
             no_errors(table, v, 0)
-            errors(table, v, row(v.sample, table[at.R] + table[at.O]))
+            errors(table, v, row(v.sample, table[at.answer] + table[at.O]))
             back_readout(table, v, active)
             sweep_readout(table, v, True)
         if active:
             if scored:
                 back(table, v, True)
-            sweep(table, v, scored)
+                if symbols:
+                    mark(table, v)
+            if table[at.frozen] == 0:
+                sweep(table, v, scored)
             keep(table, v, 0)
             feed_back(table, v, 0)
+
+    @njit(**INLINE)
+    def mark(table, v):
+        """Note the symbols whose weights have gradients: all that were met, or the present one."""
+        traced, I = pointer(table[at.dirty], np.int64), table[at.I]
+        direct = row(traced, 1 + 2 * I)
+        for i in range(v.met[0]):
+            note(traced, v.met[1 + i], I)
+        note(direct, v.symbol, I)
 
     @njit(**INLINE)
     def end(table, flags, loss):
@@ -193,13 +223,26 @@ def _no_errors(plan: Plan, k: int) -> Any:
     return _zero_rows(plan, k, [plan.rows[k].at["d y"]])
 
 
-def _forget(plan: Plan, k: int) -> Any:
-    return _zero_rows(plan, k, [plan.rows[k].at[q] for q in plan.rows[k].group.loop])
+def _rest(plan: Plan, k: int) -> Any:
+    """The past of a group becomes that at rest."""
+    rows, sizes, number, lanes = plan.rows[k], plan.sizes[k], plan.number, plan.lanes[k]
+    if not rows.group.loop:
+        return nothing
+    first, count = rows.at[rows.group.loop[0]], len(rows.group.loop)
+
+    @njit(**INLINE)
+    def rest(table, v, _):
+        z = sizes(table)
+        S, start = z.tiles * lanes, pointer(table[at.rest], number)
+        for j in range(first * S, (first + count) * S):
+            v.sample[z.rows + j] = start[z.rows + j]
+
+    return rest
 
 
 def _zero_rows(plan: Plan, k: int, rows: list[int]) -> Any:
     """The rows of group k become 0; they are neighbours."""
-    sizes, number, lanes, count = plan.sizes[k], plan.number, LANES[plan.number], len(rows)
+    sizes, number, lanes, count = plan.sizes[k], plan.number, plan.lanes[k], len(rows)
     first = rows[0] if rows else 0
 
     @njit(**INLINE)
@@ -215,7 +258,7 @@ def _zero_rows(plan: Plan, k: int, rows: list[int]) -> Any:
 
 def _keep(plan: Plan, k: int) -> Any:
     """The new values of a group become its past."""
-    rows, sizes, lanes = plan.rows[k], plan.sizes[k], LANES[plan.number]
+    rows, sizes, lanes = plan.rows[k], plan.sizes[k], plan.lanes[k]
     if not rows.group.loop:
         return nothing
     old, new = rows.at[rows.group.loop[0]], rows.at[f"new {rows.group.loop[0]}"]
@@ -234,7 +277,7 @@ def _keep(plan: Plan, k: int) -> Any:
 
 def _check_finite(plan: Plan, k: int) -> Any:
     """``check(table, v, sum)``: add a NaN to the sum if a value that the next step reads is not finite."""
-    rows, sizes, lanes = plan.rows[k], plan.sizes[k], LANES[plan.number]
+    rows, sizes, lanes = plan.rows[k], plan.sizes[k], plan.lanes[k]
     parts = rows.group.loop or ("y",)
     new, count, number = rows.at[f"new {parts[0]}"], len(parts), plan.number
 
@@ -260,7 +303,7 @@ def _fed_back(plan: Plan) -> list[Any]:
 
 
 def _feed(plan: Plan, k: int, name: str, every: int, start: Any) -> Any:
-    sizes, lanes = plan.sizes[k], LANES[plan.number]
+    sizes, lanes = plan.sizes[k], plan.lanes[k]
     at_row = plan.rows[k].at["new y" if name == "y" else f"echo {name}"]
 
     @njit(**INLINE)
@@ -268,7 +311,7 @@ def _feed(plan: Plan, k: int, name: str, every: int, start: Any) -> Any:
         z, first = sizes(table), start(table)
         values = row(v.sample, z.rows + at_row * z.tiles * lanes)
         for i in range(z.units // every):
-            v.sample[first + i] = values[i * every]
+            v.sample[table[at.fed] + first + i] = values[i * every]
 
     return feed
 
@@ -302,17 +345,10 @@ def _errors(plan: Plan) -> list[Any]:
 
 
 def _with_answers(plan: Plan, name: str, into_answer: bool) -> list[Any]:
-    pieces, answers, lanes = [], plan.network.answers, LANES[plan.number]
+    pieces, answers = [], plan.network.answers
     for i, k in enumerate(answers):
-        pieces.append(
-            _copy(
-                plan.sizes[k],
-                plan.rows[k].at[name],
-                _total([(plan.sizes[j], 1) for j in answers[:i]]),
-                lanes,
-                into_answer,
-            )
-        )
+        start = _total([(plan.sizes[j], 1) for j in answers[:i]])
+        pieces.append(_copy(plan.sizes[k], plan.rows[k].at[name], start, plan.lanes[k], into_answer))
     return pieces
 
 

@@ -76,6 +76,20 @@ class Network:
         return tuple(range(len(self.groups) - self.readout))
 
     @cached_property
+    def reader(self) -> int | None:
+        """The first group that reads what is fed back."""
+        return next((k for k, group in enumerate(self.groups) if FED_BACK in group.reads), None)
+
+    @cached_property
+    def lasting(self) -> tuple[int, ...]:
+        """The layer's groups that the next step depends on; the others are computed where an output is wanted."""
+        needed = {k for k in self.inner if self.groups[k].loop} | {k for k, _, _ in self.fed_back}
+        for k in reversed(self.inner):
+            if k in needed:
+                needed |= {piece for piece in self.groups[k].reads if isinstance(piece, int)}
+        return tuple(sorted(needed))
+
+    @cached_property
     def answers(self) -> tuple[int, ...]:
         """The groups whose outputs are compared with the target."""
         return (len(self.groups) - 1,) if self.readout else self.outputs

@@ -20,8 +20,9 @@ from longlag.engines.cpu.realtime.view import in_turn, nothing
 from longlag.engines.cpu.simd.product import LANES
 
 
-def sweep_for(rows: Rows, functions: dict[str, Any], sizes: Any, number: Any, symbols: bool) -> Any:
+def sweep_for(plan: Any, k: int) -> Any:
     """``sweep(table, v, scored)``: the step joins the block; a full block ends first."""
+    rows, sizes, number, symbols = plan.rows[k], plan.sizes[k], plan.number, plan.network.symbols
     partials, d_y, lanes = in_turn(_partials(rows, sizes, number), nothing), rows.at["d y"], LANES[number]
 
     @njit(**INLINE)
@@ -55,8 +56,9 @@ def sweep_for(rows: Rows, functions: dict[str, Any], sizes: Any, number: Any, sy
     return sweep
 
 
-def clear_for(rows: Rows, sizes: Any, number: Any, symbols: bool) -> Any:
+def clear_for(plan: Any, k: int) -> Any:
     """``clear(table, v, _)``: the errors so far are used; then nothing has influenced the state."""
+    sizes = plan.sizes[k]
 
     @njit(**INLINE)
     def clear(table, v, _):
@@ -68,8 +70,9 @@ def clear_for(rows: Rows, sizes: Any, number: Any, symbols: bool) -> Any:
     return clear
 
 
-def settle_for(rows: Rows, sizes: Any, number: Any, symbols: bool) -> Any:
+def settle_for(plan: Any, k: int) -> Any:
     """``settle(table, v, _)``: the errors so far become gradients."""
+    sizes = plan.sizes[k]
 
     @njit(**INLINE)
     def settle(table, v, _):

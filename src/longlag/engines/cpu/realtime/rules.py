@@ -1,8 +1,7 @@
 """Learning rules by name: how a group's gradients are formed from the errors of a step.
 
-A rule is a module of this package, named as in `Group.rule`, with ``sweep_for(rows, functions, sizes, number,
-symbols)`` and ``clear_for(rows, sizes, number, symbols)``, and an entry in `MEMORY`; `longlag.engines.cpu.realtime`
-explains them.
+A rule is a module of this package, named as in `Group.rule`, with ``sweep_for(plan, k)`` and ``clear_for(plan,
+k)``, and an entry in `MEMORY`; `longlag.engines.cpu.realtime` explains them.
 This module loads no compiler.
 """
 
@@ -37,32 +36,24 @@ def memory(rule: str | None, rows: Rows, tiles: int, D: int, lanes: int) -> int:
 
 def sweep_for(plan: Any, k: int) -> Any:
     """``sweep(table, v, scored)`` of group k's rule."""
-    return _piece(plan, k, lambda rule: rule.sweep_for, plan.functions[k])
+    return _piece("sweep_for", plan, k)
 
 
 def clear_for(plan: Any, k: int) -> Any:
     """``clear(table, v, _)``: forget the influence of the weights of group k."""
-    return _piece(plan, k, lambda rule: rule.clear_for)
+    return _piece("clear_for", plan, k)
 
 
 def settle_for(plan: Any, k: int) -> Any:
     """``settle(table, v, _)``: gradients that group k's rule has put off, before an update."""
-    return _piece(plan, k, lambda rule: getattr(rule, "settle_for", nothing_to_settle))
+    return _piece("settle_for", plan, k)
 
 
-def nothing_to_settle(*_: Any) -> Any:
-    """The piece of a rule that puts nothing off."""
-    from longlag.engines.cpu.realtime.view import nothing
-
-    return nothing
-
-
-def _piece(plan: Any, k: int, maker: Callable[[Any], Any], *more: Any) -> Any:
+def _piece(name: str, plan: Any, k: int) -> Any:
     from longlag.engines.cpu.realtime.view import nothing
 
     rule = plan.network.groups[k].rule
-    if rule is None:
-        return nothing
-    name = "traces" if rule == "snap" else rule  # they differ in their equations only
-    module = importlib.import_module(f"longlag.engines.cpu.realtime.{name}")
-    return maker(module)(plan.rows[k], *more, plan.sizes[k], plan.number, plan.network.symbols)
+    file = {"snap": "traces"}.get(rule, rule)  # they differ in their equations only
+    module = None if rule is None else importlib.import_module(f"{__package__}.{file}")
+    maker = getattr(module, name, None)  # a rule may put nothing off
+    return nothing if maker is None else maker(plan, k)

@@ -49,7 +49,8 @@ class Stream:
     Attributes:
         layout: where everything lies.
         weights, gradient: (N,), packed; masks, moments: (groups, N) and (groups, 3, N); hyper: (groups, …) float64.
-        samples: (B, sample) memory of the samples; met: symbols each sample has met.
+        samples: (B, sample) memory of the samples; met: symbols each sample has met. rest: the state after a reset.
+        dirty: symbols whose gradients may not be 0, in two lists: of weights with and without traces.
     """
 
     def __init__(self, network: Network, batch: int, loss: int, groups: int, copies: Tensor, clip: float) -> None:
@@ -62,6 +63,8 @@ class Stream:
         self.hyper = torch.zeros(groups, hyper.COUNT, dtype=torch.float64)
         self.samples = torch.zeros(batch, layout.sample, dtype=dtype)
         self.met = torch.zeros(batch, 1 + 2 * network.inputs if network.symbols else 1, dtype=torch.int64)
+        self.rest = torch.zeros(layout.sample, dtype=dtype)
+        self.dirty = torch.zeros(2 * self.met.shape[1], dtype=torch.int64)
         self.numbers = torch.tensor([np.nan, clip, np.nan, np.nan, 1.0], dtype=torch.float64)
         self.copies = copies
         self.blocks = blocks_of(network, layout.sizes)
@@ -80,9 +83,16 @@ class Stream:
         layout, table = self.layout, self.table
         sizes = {"B": self.batch, "I": self.network.inputs, "O": layout.outputs, "R": layout.fed_back}
         sizes |= {"N": layout.numbers, "sample_size": layout.sample, "symbol_words": self.met.shape[1], "loss": loss}
-        sizes |= {"groups": len(self.masks), "copies_count": len(self.copies), "copies_each": self.copies.shape[1]}
+        sizes |= {
+            "fed": layout.fed,
+            "answer": layout.answer,
+            "groups": len(self.masks),
+            "copies_count": len(self.copies),
+            "copies_each": self.copies.shape[1],
+        }
         tensors = ("weights", "gradient", "samples", "met", "masks", "moments", "hyper", "copies", "numbers")
         sizes |= {name: getattr(self, name).data_ptr() for name in tensors}
+        sizes |= {"rest": self.rest.data_ptr(), "dirty": self.dirty.data_ptr(), "network_groups": len(layout.sizes)}
         sizes |= {"effective": self.effective.data_ptr(), "update": update(self.network.dtype)}
         if self.blocks is not None:
             sizes["blocks"] = self.blocks.words.data_ptr()
@@ -103,6 +113,10 @@ class Stream:
     def sample_job(self, tensor: Tensor, pairs: Tensor) -> Job:
         """The transfer of what samples keep."""
         return tensor.data_ptr(), self.samples.data_ptr(), pairs.data_ptr(), len(pairs)
+
+    def rest_job(self, tensor: Tensor, pairs: Tensor) -> Job:
+        """The transfer of the state of a sample at rest."""
+        return tensor.data_ptr(), self.rest.data_ptr(), pairs.data_ptr(), len(pairs)
 
     def settle(self) -> None:
         """Do what rules have put off: `gradient` and the influence in `samples` are then those of the last step."""
@@ -146,13 +160,13 @@ def kernel(network: Network, layout: Layout) -> int:
     """The address of a network's kernel."""
     constants = layout.constants
     name = "_".join(dict.fromkeys(group.cell.name for group in network.groups))
-    key = machine.fingerprint(HERE) + network.key + repr(constants)
+    key = machine.fingerprint(HERE) + network.key + repr((constants, layout.lanes))
 
     def build() -> tuple[str, bytes]:
         from longlag.engines.cpu.cache.compile import machine_code  # loads Numba
         from longlag.engines.cpu.realtime.loop import kernel_for, plan_for
 
-        plan = plan_for(network, constants)
+        plan = plan_for(network, constants, layout.lanes)
         return "\n\n".join(rows.source(network.dtype) for rows in plan.rows), machine_code(kernel_for(plan))
 
     return machine.load(re.sub(r"\W", "_", f"realtime_{name}_{network.dtype}")[:80], key, "stream", build)

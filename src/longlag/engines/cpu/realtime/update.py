@@ -32,6 +32,39 @@ def add_copies(table, G):
             G[places[k * n + i]] = value
 
 
+def over_dirty(piece: Any) -> Any:
+    """``over(table, k, value)``: value = piece(table, start, count, k, value) for the stretches of the packed weights
+    that may have gradients, where inputs are symbols."""
+
+    @njit(**INLINE)
+    def over(table, k, value):
+        for g in range(table[at.network_groups]):
+            z = row(table, at.END + g * at.WORDS)
+            D, inputs, lanes = z[at.D], z[at.inputs], z[at.lanes]
+            symbols = pointer(table[at.dirty], np.int64)
+            symbols = symbols if z[at.traced] != 0 else row(symbols, 1 + 2 * table[at.I])
+            for c in range(z[at.columns]):
+                start = z[at.W] + c * D * lanes
+                for i in range(symbols[0] if inputs > 0 else 0):
+                    value = piece(table, start + symbols[1 + i] * lanes, lanes, k, value)
+                value = piece(table, start + inputs * lanes, (D - inputs) * lanes, k, value)
+            value = piece(table, z[at.P], z[at.params], k, value)
+        return value
+
+    return over
+
+
+@njit(**INLINE)
+def forget(table):
+    """No symbol has gradients."""
+    if table[at.symbol_words] > 1:
+        I = table[at.I]
+        for symbols in (pointer(table[at.dirty], np.int64), row(pointer(table[at.dirty], np.int64), 1 + 2 * I)):
+            for i in range(symbols[0]):
+                symbols[1 + I + symbols[1 + i]] = 0
+            symbols[0] = 0
+
+
 def update_for(number: Any) -> Any:
     """``update(table)``: use the sum of the gradients, and clear it."""
     lanes = LANES[number]
@@ -111,11 +144,52 @@ def update_for(number: Any) -> Any:
                 store(buffer, i, change)
             store(W, i, load(W, i) - change * lr)
 
+    @njit(**INLINE)
+    def add_squares(table, start, count, k, norm):
+        G, mask = pointer(table[at.gradient], number), row(pointer(table[at.masks], number), k * table[at.N])
+        for i in range(start, start + count):
+            norm += mask[i] * G[i] * G[i] if mask[i] > 0 else 0.0
+        return norm
+
+    @njit(**INLINE)
+    def descend(table, start, count, k, rate):
+        W, G = pointer(table[at.weights], number), pointer(table[at.gradient], number)
+        mask = row(pointer(table[at.masks], number), k * table[at.N])
+        for i in range(start, start + count):
+            W[i] -= number(rate) * G[i] if mask[i] > 0 else number(0)
+        return rate
+
+    @njit(**INLINE)
+    def clear(table, start, count, k, nothing):
+        G = pointer(table[at.gradient], number)
+        for i in range(start, start + count):
+            G[i] = number(0)
+        return nothing
+
+    clear_dirty = over_dirty(clear)
+    squares_of_dirty, descend_dirty = over_dirty(add_squares), over_dirty(descend)
+
+    @njit(**INLINE)
+    def sparse(table):
+        """Whether only weights with gradients change: symbols, and gradient descent without momentum or decay."""
+        plain = table[at.symbol_words] > 1
+        for k in range(table[at.groups]):
+            h = row(pointer(table[at.hyper], np.float64), k * to.COUNT)
+            plain = plain and h[to.kind] == to.SGD and h[to.momentum] == 0 and h[to.decay] == 0
+        return plain
+
     def update(address):
         table = pointer(address, np.int64)
         W, G, N = pointer(table[at.weights], number), pointer(table[at.gradient], number), table[at.N]
         add_copies(table, G)
-        norm = norm_of(table, G)
+        few = sparse(table)
+        if few:
+            squares = 0.0
+            for k in range(table[at.groups]):
+                squares = squares_of_dirty(table, k, squares)
+            norm = root(squares)
+        else:
+            norm = norm_of(table, G)
         numbers = pointer(table[at.numbers], np.float64)
         numbers[at.NORM] = norm
         table[at.pending] = 0
@@ -134,7 +208,9 @@ def update_for(number: Any) -> Any:
                     row(pointer(table[at.moments], number), 3 * k * N),
                 )
                 signed = number(-scale if h[to.maximize] != 0 else scale)
-                if h[to.kind] == to.ADAM:
+                if few:
+                    descend_dirty(table, k, h[to.lr] * signed)
+                elif h[to.kind] == to.ADAM:
                     adam(h, W, G, mask, moments, signed, N)
                 elif h[to.kind] == to.RMSPROP:
                     rmsprop(h, W, G, mask, moments, signed, N)
@@ -143,8 +219,12 @@ def update_for(number: Any) -> Any:
                 h[to.steps] += 1
             table[at.updates] += 1
             table[at.skipped_in_a_row] = 0
-        for i in range(N):
-            G[i] = number(0)
+        if few:
+            clear_dirty(table, 0, 0.0)
+        else:
+            for i in range(N):
+                G[i] = number(0)
+        forget(table)
 
     return update
 

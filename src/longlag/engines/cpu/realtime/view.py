@@ -51,13 +51,14 @@ def sizes_for(group: int, constants: at.Sizes | None) -> Any:
             return at.Sizes(
                 table[first], table[first + 1], table[first + 2], table[first + 3], table[first + 4],
                 table[first + 5], table[first + 6], table[first + 7], table[first + 8], table[first + 9],
+                table[first + 10], table[first + 11], table[first + 12], table[first + 13],
             )  # fmt: skip
     else:
-        units, tiles, D, inputs, ones, W, P, source, rows, E = constants
+        units, tiles, D, inputs, ones, W, P, source, rows, E, columns, lanes, params, traced = constants
 
         @njit(**INLINE)
         def sizes(table):
-            return at.Sizes(units, tiles, D, inputs, ones, W, P, source, rows, E)
+            return at.Sizes(units, tiles, D, inputs, ones, W, P, source, rows, E, columns, lanes, params, traced)
 
     return sizes
 

@@ -21,8 +21,13 @@ from typing import NamedTuple
 # the optimiser's kernel, its counters, and its arguments; see `update`
 (update, pending, updates, skipped, skipped_in_a_row, warn) = range(27, 33)
 (groups, hyper, masks, moments, copies, copies_each, copies_count, numbers) = range(33, 41)
-(scored, blocks) = range(41, 43)  # steps with a target so far; address of the words of `blocks`
-END = 43  # the first group's sizes
+# steps with a target so far; the memory of a sample at rest; symbols whose gradients may not be 0; number of groups
+(scored, rest, dirty, network_groups) = range(41, 45)
+# in a sample's memory: what is fed back; the output and its error
+(fed, answer) = range(45, 47)
+blocks = 47  # address of the words of `blocks`
+frozen = 48  # whether weights are frozen: no gradients, no traces
+END = 49  # the first group's sizes
 
 # numbers (float64): norm of the last gradient; largest norm, 0 for none; the last loss; its exponential mean, over
 # some `HORIZON` steps
@@ -45,6 +50,11 @@ class Sizes(NamedTuple):
     source: int  # in a sample's memory: the sources, rows of units, traces
     rows: int
     E: int
+    columns: int  # tiles of all gates
+    lanes: int
+    params: int  # numbers of all params
+    traced: int  # whether all symbols met have gradients, or only the present one
 
 
 WORDS = len(Sizes._fields)
+(units, tiles, D, inputs, ones, W, P, source, rows, E, columns, lanes, params, traced) = range(WORDS)  # in its words

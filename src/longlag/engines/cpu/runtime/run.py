@@ -38,6 +38,7 @@ def run(
     lengths: Tensor | None,
     reset: Tensor | None,
     reverse: bool,
+    numbers: Sequence[Tensor],
     seen_by_torch: bool,
 ) -> tuple[Tensor, tuple[Tensor, ...]] | None:
     """See `longlag.engines.run`; None if a tensor's class overrides operations.
@@ -60,6 +61,8 @@ def run(
             given[f"{s}_0"] = value if seen_by_torch else _unwrap(value)
     for p, value in zip(cell.params, params):
         given[f"{p}_all"] = value
+    for m, value in zip(cell.per_step, numbers):
+        given[f"{m}_t"] = value
     eps = 0.0
     if norm is not None:
         given["gamma"], given["beta"], eps = norm
@@ -128,6 +131,7 @@ def _differentiable_gradients(
     y, ends = reference.run_weights(
         cell, named["x"], w, [named.get(f"{s}_0") for s in cell.fed_back],
         mask=mask, lengths=lengths, reset=reset, reverse=kind.reverse,
+        numbers=[named[f"{m}_t"] for m in cell.per_step],
     )  # fmt: skip
     wanted = [value for value, need in zip(given, needed) if need]
     values, errors = zip(*[(value, d) for value, d in zip((y, *ends), d_results) if d is not None])

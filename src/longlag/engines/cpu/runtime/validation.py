@@ -33,8 +33,13 @@ def check_shapes(cell: Any, sizes: dict[str, tuple[int, ...]], H: int) -> None:
             raise ShapeError(f"engine 'cpu': {text}, got {H}")
     right: dict[str, tuple[int, ...]] = {"W": (Gx * H, I), "b_x": (Gx * H,), "bias_hh": (Gy * H,)}
     right |= {"U": (Gy * H, H), "gamma": (G, H), "beta": (G, H), **{f"{p}_all": (H,) for p in cell.params}}
-    right |= {f"{s}_0": (B, width) for s, width in widths.items()}
-    must = {*sizes, *(f"{p}_all" for p in cell.params), *(["U"] if cell.dense else [])} - {"x"}
+    right |= {f"{s}_0": (B, width) for s, width in widths.items()} | {f"{m}_t": (T, B, H) for m in cell.per_step}
+    must = {
+        *sizes,
+        *(f"{p}_all" for p in cell.params),
+        *(f"{m}_t" for m in cell.per_step),
+        *(["U"] if cell.dense else []),
+    } - {"x"}
     if "gamma" in sizes or "beta" in sizes:
         must |= {"gamma", "beta"}
     for name in sorted(must):

@@ -1,4 +1,4 @@
-"""What every analysis returns: numbers that can be written as CSV and drawn."""
+"""What every analysis returns: numbers that can be written as CSV and drawn; any module may use it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from longlag import files
-from longlag.flow._style import style
+from longlag.style import style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
