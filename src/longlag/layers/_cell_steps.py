@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from longlag import engines
@@ -39,10 +38,10 @@ class CellSteps(CellWeights):
         there = {*self._names[0], *(f"{p}_l0" for p in self.cell.params)}
         stems = {name: stem for name, stem in stems.items() if stem + "_l0" in there}
         self._step_names = [stem + self.suffix(k) for k in range(self.num_layers) for stem in stems.values()]
-        one = torch.ones(self.hidden_size, dtype=torch.float64)
-        norm = self._norm(one, one) if self.norm else engines.Norm(one, one, 0.0)
+        scale = engines.Norm.sample_scale(self.hidden_size) if self.norm == "layer" else 1.0
+        eps = EPS * scale**2 if self.norm else 0.0
         if not self.cell.per_step and not self.bidirectional:
-            self._steps = engines.Steps(self.cell, tuple(stems), self.num_layers, norm.eps, float(norm.weight[0]))
+            self._steps = engines.Steps(self.cell, tuple(stems), self.num_layers, eps, scale)
 
     def step(self, x_t: Tensor, state: State | None = None, **numbers: Tensor | float) -> tuple[Tensor, State]:
         """One step: x_t (B, I) or (I,). Pass the returned state to the next step; see `Layer.step`."""
