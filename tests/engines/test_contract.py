@@ -117,7 +117,7 @@ def test_results_are_the_same_bits_for_any_number_of_threads(monkeypatch, name, 
     if pool:
         monkeypatch.setattr(pool_or_openmp, "_openmp_runner", lambda: None)
     monkeypatch.setattr(program, "WORTH_A_THREAD", 1)
-    plan.plan.cache_clear()  # it remembers how work was shared
+    plan.forget()  # it remembers how work was shared
     cell = helpers.CELLS[name]
     for plain in (False, True):  # the second time without a state, too
         how = dict.fromkeys(("ragged", "reset", "mask"), not plain)
@@ -152,11 +152,11 @@ def test_threads_that_share_a_sequence_compute_the_same_bits(monkeypatch, name, 
     try:
         for threads in (1, 2, 3, 5):
             torch.set_num_threads(threads)
-            plan.plan.cache_clear()
+            plan.forget()
             gathered.append(results("cpu", cell, given, options, leaves, False))
     finally:
         torch.set_num_threads(1)
-        plan.plan.cache_clear()
+        plan.forget()
     for other in gathered[1:]:
         assert all(torch.equal(a, b) for a, b in zip(gathered[0], other))
 
@@ -168,7 +168,7 @@ def test_packed_and_stored_matrices_give_the_same_numbers(monkeypatch, name, pac
     from longlag.engines.cpu.runtime import plan, program
 
     monkeypatch.setattr(program, "UNPACKED_ROWS", dict.fromkeys(("forward", "backward"), 0 if packed else 10**6))
-    plan.plan.cache_clear()
+    plan.forget()
     cell = helpers.CELLS[name]
     for T, B, inputs, H in ((1, 1, 1, 1), (2, 3, 17, 5), (5, 9, 33, 40)):
         how = dict.fromkeys(("ragged", "reset", "mask"), B > 1)
@@ -176,7 +176,7 @@ def test_packed_and_stored_matrices_give_the_same_numbers(monkeypatch, name, pac
         pairs = [results(engine, cell, given, options, leaves, False) for engine in ("cpu", "reference")]
         for ours, theirs in zip(*pairs):
             torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
-    plan.plan.cache_clear()
+    plan.forget()
 
 
 def test_without_gradients_nothing_is_kept_for_a_backward_pass(monkeypatch):

@@ -26,7 +26,7 @@ from longlag.engines.cpu.simd import product
 
 def forget():
     """No kernel of a cell is in memory; products, which take longer to build, stay."""
-    plan.plan.cache_clear()
+    plan.forget()
     program.program.cache_clear()
     for key in [key for key in machine._loaded if not key[0].startswith("product")]:
         del machine._loaded[key]

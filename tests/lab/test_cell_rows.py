@@ -95,9 +95,7 @@ def test_a_users_cell_is_a_row_of_its_own(tmp_path, mine):
 
 def test_bad_cells(mine):
     assert call("reproduce", "-e", "4", "--cell", "lstmm").exit_code == 2
-    with pytest.raises(
-        ValueError, match=r"cell must be one of \[.*'lstm'.*\] or 'module:cell', got 'lstmm'"
-    ):
+    with pytest.raises(ValueError, match=r"cell must be one of \[.*'lstm'.*\] or 'module:cell', got 'lstmm'"):
         cell_named("lstmm")
     for wrong in ("nowhere:cell", "mine:nothing"):
         with pytest.raises(ValueError, match=f"'module:cell' that can be imported, got '{wrong}'"):

@@ -13,10 +13,12 @@ from longlag.engines._choose import choose as choose
 from longlag.engines._for_cells import check_for_cells as check_for_cells
 from longlag.engines._for_cells import choose_for_cell as choose_for_cell
 from longlag.engines._operators import one_by_one as one_by_one
+from longlag.engines._private import calls_forward as calls_forward
 from longlag.engines._run import join as join
 from longlag.engines._run import run as run
 from longlag.engines._run import run_blocks as run_blocks
 from longlag.engines._run import run_jordan as run_jordan
+from longlag.engines._step import Steps as Steps
 from longlag.engines._threads import few_threads as few_threads
 
 

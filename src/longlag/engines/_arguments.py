@@ -27,14 +27,18 @@ class Norm(NamedTuple):
     bias: Tensor  # β (G, H)
     eps: float
 
+    @staticmethod
+    def sample_scale(H: int) -> float:
+        """κ of `with_sample_variance` for H units."""
+        return ((H - 1) / H) ** 0.5
+
     @classmethod
     def with_sample_variance(cls, weight: Tensor, bias: Tensor, eps: float) -> Norm:
         """Variance with divisor H−1.
 
         (r − μ)/√(v·H/(H−1) + ε) = κ (r − μ)/√(v + κ² ε), κ = √((H−1)/H).
         """
-        H = weight.shape[-1]
-        kappa = ((H - 1) / H) ** 0.5
+        kappa = cls.sample_scale(weight.shape[-1])
         return cls(weight * kappa, bias, eps * kappa**2)  # [LN-RNN 5 κ]
 
 

@@ -41,6 +41,11 @@ def choose(request: str, x: Tensor, *others: Tensor | None, name: str = "the inp
     return "cpu", "compiled kernels for float32 and float64 on the CPU"
 
 
+def is_plain(x: Tensor) -> bool:
+    """Whether the CPU engine can read x itself, outside of all modes of torch: the usual case."""
+    return x.is_cpu and x.dtype in CPU_DTYPES and type(x) is Tensor and _private.nothing_active()
+
+
 def as_operator() -> bool:
     """Whether torch must see an operator instead of a kernel call: torch.compile, or a dispatch mode, is active."""
     return torch.compiler.is_compiling() or _private.modes_active()

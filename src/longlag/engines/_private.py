@@ -12,12 +12,12 @@ import ctypes
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.nn.modules import module as _modules
 
 PLAIN_TYPES = frozenset((Tensor, torch.nn.Parameter))  # these types do not override operations
 
@@ -51,6 +51,23 @@ def forward_mode_active() -> bool:
         return forward_ad._current_level >= 0
     except (AttributeError, TypeError) as error:
         raise _changed("torch", "autograd.forward_ad._current_level", error) from error
+
+
+def nothing_active() -> bool:
+    """Whether torch executes operations as they are: no transform, forward mode, dispatch mode or compilation."""
+    return not (transforms_active() or forward_mode_active() or modes_active() or torch.compiler.is_compiling())
+
+
+def calls_forward(module: torch.nn.Module) -> bool:
+    """Whether a call of the module is a call of its ``forward``: no hooks, no ``module.compile()``, no tracing."""
+    try:
+        own = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+        common = _modules._global_forward_hooks or _modules._global_forward_pre_hooks
+        common = common or _modules._global_backward_hooks or _modules._global_backward_pre_hooks
+        special = module._compiled_call_impl or "forward" in module.__dict__ or torch._C._get_tracing_state()
+        return not (own or common or special)
+    except AttributeError as error:
+        raise _changed("torch", "nn.Module._forward_hooks", error) from error
 
 
 def modes_active() -> bool:
@@ -276,20 +293,3 @@ def load_object_file(code: bytes, symbol: str) -> int:
     if not address:
         raise _changed("llvmlite", "binding.create_mcjit_compiler", f"{symbol} has no address")
     return address
-
-
-# -------------------------------------------------------------------------------------------------------- OpenMP
-def openmp() -> ctypes.CDLL | None:
-    """The OpenMP library that torch has loaded, if it has ``GOMP_parallel``; otherwise None.
-
-    ``GOMP_parallel`` is the function that compilers call for a parallel region; GNU's, LLVM's and Intel's OpenMP have
-    it.
-    """
-    maps = Path("/proc/self/maps")
-    lines = maps.read_text().splitlines() if maps.exists() else []
-    paths = {line.split(maxsplit=5)[5] for line in lines if "omp" in line and ".so" in line}
-    for path in sorted(path for path in paths if Path(path).name.startswith(("libgomp", "libomp", "libiomp"))):
-        library = ctypes.CDLL(path)
-        if all(hasattr(library, name) for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")):
-            return library
-    return None

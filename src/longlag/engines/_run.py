@@ -10,7 +10,7 @@ from torch import Tensor
 from longlag.cells import Cell
 from longlag.engines import _exporting, _onnx, reference
 from longlag.engines._arguments import Weights, in_float32
-from longlag.engines._choose import HALVES, choose
+from longlag.engines._choose import HALVES, as_operator, choose, is_plain
 from longlag.engines._for_cells import choose_for_cell
 
 _loaded: list[Any] = []  # the CPU engine, after its first use
@@ -40,17 +40,17 @@ def run(
     Returns:
         outputs (T, B, H) and the final state, each part (1, B, H): a layer's share of a stack's state.
     """
-    engine = choose_for_cell(request, cell, x, w, state, mask=mask, reset=reset)[0]
+    plain = request in ("auto", "cpu") and cell.reads_only_y and is_plain(x)
+    engine = "cpu" if plain else choose_for_cell(request, cell, x, w, state, mask=mask, reset=reset)[0]
     if engine == "cpu" and x.dtype in HALVES:
         given = {"mask": mask, "lengths": lengths, "reset": reset, "reverse": reverse}
         return in_float32(run, x.dtype, request, cell, x, w, state, **given)
     if engine == "cpu":
-        results = _cpu().run(cell, x, w, state, mask, lengths, reset, reverse, numbers)
+        results = _cpu().run(cell, x, w, state, mask, lengths, reset, reverse, numbers, not plain and as_operator())
         if results is not None:
             return results
-        choose(
-            request, x, *w.tensors(), *state, mask, *numbers
-        )  # raises with the reason if the CPU engine was requested by name
+        # raises with the reason if the CPU engine was requested by name
+        choose(request, x, *w.tensors(), *state, mask, *numbers)
     elif engine == "torch":
         from longlag.engines.builtin import run as builtin
 
@@ -104,7 +104,7 @@ def run_blocks(
 
     hidden, blocks, size, gated = layout
     units = Blocks(g, h, (hidden, blocks, size, int(gated)), dense=w.U is not None)
-    y, final = _cpu().run(units, x, w, state, mask, lengths, reset, False)
+    y, final = _cpu().run(units, x, w, state, mask, lengths, reset, False, (), as_operator())
     return y, tuple(part.squeeze(0) for part in final)
 
 

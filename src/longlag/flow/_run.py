@@ -91,11 +91,8 @@ def linearise(owner: str, module: nn.Module, x: Tensor, state: State | None = No
     """
     layer = as_layer(owner, module)
     s = validation.sequences(layer, x, None, None)
-    if state is not None and not s.batched:
-        axis = layer.state_spec.batch_axis
-        state = layer.state_spec.whole([part.unsqueeze(axis) for part in layer.state_spec.parts(state)])
     with few_threads(layer.state_spec.size):
-        run = Run(layer, s.x, layer.validate_state(state, s.batch))
+        run = Run(layer, s.x, layer.starting_state(state, s))
     check_finite(owner, layer.class_name, run.states)
     return run
 

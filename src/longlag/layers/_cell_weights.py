@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -120,7 +121,7 @@ class CellWeights(Stack):
         weight = self._parameters.get("weight_ih_l0")
         return self.weight_ih_l0 if weight is None else weight
 
-    def _values(self, names: list[str | None]) -> list[Any]:
+    def _values(self, names: Sequence[str | None]) -> list[Any]:
         """Weights. The dictionary of parameters is faster; parametrised or pruned weights are attributes."""
         own = self._parameters
         return [own[n] if n in own else None if n is None else getattr(self, n) for n in names]

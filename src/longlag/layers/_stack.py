@@ -122,8 +122,12 @@ class Stack(Layer):
         """
         s = validation.sequences(self, x, lengths, reset)
         self._read_numbers(numbers, s)
-        states = None if state is None and self._zeros_by_default else self._initial(state, s)
+        states = None if state is None and self._zeros_by_default else self.starting_state(state, s)
         mask = self._recurrent_mask(s) if self.training and self.recurrent_dropout else None
+        if self.num_layers == 1 and not self.bidirectional:  # the same without loops
+            start = states and tuple([part[0] for part in states])
+            y, final = self._run(0, s.x, start, s, None if mask is None else mask[0])
+            return s.restore(y), self._final([final], s)
         y, finals = s.x, []
         for layer in range(self.num_layers):
             outputs = []
@@ -177,15 +181,6 @@ class Stack(Layer):
     def state_spec(self) -> StateSpec:
         n = self.num_layers * self.directions
         return StateSpec({name: (n, *shape) for name, shape in self.state_shapes.items()}, batch_axis=1)
-
-    def _initial(self, state: Any, s: validation.Sequences) -> tuple[Tensor, ...]:
-        """The validated state before the first step, each part (layers · directions, B, …)."""
-        if state is None or s.batched:
-            return self.validate_state(state, s.batch)
-        spec = self.state_spec
-        shapes = list(spec.shapes.values())
-        parts = validation.state_parts(self.class_name, state, spec.names, shapes, self.any_weight)
-        return tuple(part.unsqueeze(1) for part in parts)
 
     def _final(self, finals: Sequence[tuple[Tensor, ...]], s: validation.Sequences) -> State:
         parts = finals[0] if len(finals) == 1 else tuple(torch.cat(part) for part in zip(*finals))

@@ -127,7 +127,7 @@ class Jordan(StepLayer):
                 coin, fb = ε y + (1−ε) q.
         """
         s = validation.sequences(self, x, lengths, reset)
-        before, y, tau = self._initial(state, s), None, None
+        before, y, tau = self.starting_state(state, s), None, None
         if targets is not None:
             y, tau = self._validated_targets(targets, s), self._tau(s, teacher, draw, generator)
         elif teacher != 1:

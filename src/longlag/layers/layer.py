@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from torch.fx import Proxy
 from torch.nn.utils.rnn import PackedSequence
 
+from longlag.engines import calls_forward
 from longlag.layers.linear import AutogradStep, LinearStep, influential
 from longlag.layers.packed import run_packed
 from longlag.layers.state import State, StateSpec
 from longlag.layers.units import NotLocal, UnitGraph
-from longlag.layers.validation import ShapeError, autocast, check_finite, like, state_parts
+from longlag.layers.validation import Sequences, ShapeError, autocast, check_finite, like, state_parts
 
 if TYPE_CHECKING:
     from longlag.cells import Cell
@@ -85,10 +86,13 @@ class Layer(nn.Module, abc.ABC):
             for theirs, ours in _TORCH_NAMES.items():
                 if theirs in kwargs:
                     kwargs[ours] = kwargs.pop(theirs)
-        if isinstance(args[0] if args else kwargs.get("x"), Proxy):
+        x = args[0] if args else kwargs.get("x")
+        if type(x) is not Tensor and isinstance(x, Proxy):
             return _traced(self, args, kwargs)
-        if isinstance(args[0] if args else kwargs.get("x"), PackedSequence):
+        if type(x) is not Tensor and isinstance(x, PackedSequence):
             return run_packed(self, *args, **kwargs)  # pyright: ignore[reportReturnType]  (the output is packed)
+        if calls_forward(self):
+            return self.forward(*args, **kwargs)
         return super().__call__(*args, **kwargs)
 
     def _refuse_quantisation(self, qconfig: Any) -> None:
@@ -116,6 +120,14 @@ class Layer(nn.Module, abc.ABC):
         if state is None:
             return spec.parts(self.initial_state(batch))
         return state_parts(self.class_name, state, spec.names, spec.batched(batch), self.any_weight)
+
+    def starting_state(self, state: State | None, s: Sequences) -> tuple[Tensor, ...]:
+        """The parts of a state for validated sequences; those of one sequence get a batch axis."""
+        if state is None or s.batched:
+            return self.validate_state(state, s.batch)
+        spec = self.state_spec
+        parts = state_parts(self.class_name, state, spec.names, list(spec.shapes.values()), self.any_weight)
+        return tuple(part.unsqueeze(spec.batch_axis) for part in parts)
 
     @property
     def any_weight(self) -> Tensor:

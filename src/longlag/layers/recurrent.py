@@ -13,7 +13,8 @@ from longlag import engines
 from longlag.cells import Cell, diagonal
 from longlag.engines import Weights, reference
 from longlag.layers import structures, validation
-from longlag.layers._cell_weights import MATRICES, CellWeights
+from longlag.layers._cell_steps import CellSteps
+from longlag.layers._cell_weights import MATRICES
 from longlag.layers._numbers import level_numbers
 from longlag.layers.bounds import gain_bound
 from longlag.layers.cell_module import CellModule
@@ -24,10 +25,9 @@ from longlag.layers.step_function import StepFunction
 from longlag.layers.units import CutRecurrent, LocalLevels, NotLocal, UnitGraph
 
 NORMS = ("layer", "layer_torch")
-EPS = 1e-5
 
 
-class Recurrent(CellWeights):
+class Recurrent(CellSteps):
     """A stack of recurrent layers made of one cell.
 
     For every gate, a = W x(t) + b_ih + U y(t−1) + b_hh; then the cell's equations.
@@ -119,6 +119,7 @@ class Recurrent(CellWeights):
         self.reset_parameters()
         self.flatten_parameters()
         structures.register(self, recurrent, recurrent_mask, recurrent_signs)
+        self._make_steps()
 
     def _check_projection(self, cell: Cell, structured: bool) -> None:
         owner, P = self.class_name, self.proj_size
@@ -143,6 +144,8 @@ class Recurrent(CellWeights):
             ):
                 engines.join([w for w in weights if w is not None])
 
+    _steps_are_runs = True
+
     def weights(self, k: int) -> Weights:
         """The weights of layer k as the equations name them; k counts layers, then directions."""
         return self._weights_apart(k).with_summed_biases(self.cell)
@@ -155,7 +158,7 @@ class Recurrent(CellWeights):
         if b is not None and b_hh is not None:
             b = b, b_hh
         if gamma is not None and beta is not None:
-            norm = (engines.Norm.with_sample_variance if self.norm == "layer" else engines.Norm)(gamma, beta, EPS)
+            norm = self._norm(gamma, beta)
         params = tuple(self._values([name + self.suffix(k) for name in cell.params])) if cell.params else ()
         return Weights(W, b, U, None, params, norm, self.nonzeros)
 
@@ -167,7 +170,8 @@ class Recurrent(CellWeights):
             state = (state[0] @ torch.linalg.pinv(R).t(), *state[1:])
         y, ends = engines.run(
             self.engine, self.cell, x, self._weights_apart(k), state or (),
-            mask=mask, lengths=sequences.lengths, reset=sequences.reset, reverse=self._runs_backwards(k),
+            mask=mask, lengths=sequences.lengths, reset=sequences.reset,
+            reverse=self.bidirectional and self._runs_backwards(k),
             numbers=level_numbers(self, sequences) if self.cell.per_step else (),
         )  # fmt: skip
         return (y, ends) if R is None else (y @ R.t(), (ends[0] @ R.t(), *ends[1:]))

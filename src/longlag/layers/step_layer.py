@@ -46,7 +46,7 @@ class StepLayer(Layer):
     ) -> tuple[Tensor, State]:
         """Run over whole sequences: x (T, B, I), (B, T, I) if ``batch_first``, or (T, I); see `Recurrent`."""
         s = validation.sequences(self, x, lengths, reset)
-        y, final = self._run(s, self._initial(state, s))
+        y, final = self._run(s, self.starting_state(state, s))
         return s.restore(y), self._final(final, s)
 
     def _run(self, s: validation.Sequences, state: Parts) -> tuple[Tensor, Parts]:
@@ -57,15 +57,6 @@ class StepLayer(Layer):
             return self.advance(x_t[0], before)
 
         return reference.scan(step, (s.x,), state, rest=rest, lengths=s.lengths, reset=s.reset)
-
-    def _initial(self, state: State | None, s: validation.Sequences) -> Parts:
-        """The validated state before the first step, each part (B, n)."""
-        if state is None or s.batched:
-            return self.validate_state(state, s.batch)
-        spec = self.state_spec
-        shapes = list(spec.shapes.values())
-        parts = validation.state_parts(self.class_name, state, spec.names, shapes, self.any_weight)
-        return tuple(part.unsqueeze(0) for part in parts)
 
     def _final(self, parts: Parts, s: validation.Sequences) -> State:
         return self.state_spec.whole(parts if s.batched else tuple(part.squeeze(0) for part in parts))

@@ -14,13 +14,15 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
+from longlag.engines._private import NO_PYTHON
 from longlag.engines.cpu.cache.compile import PLAIN
 from longlag.engines.cpu.cache.machine import VECTOR_BYTES
 from longlag.engines.cpu.simd.functions import intrinsic, splat
 from longlag.engines.cpu.simd.vector import Vector
 
-# options of helper functions, which are inlined into a kernel and never called from Python
-INLINE: dict[str, Any] = {**PLAIN, "forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+# options of helper functions, which are never called from Python: called by a kernel, or inlined into it
+CALLED: dict[str, Any] = {**PLAIN, **NO_PYTHON}
+INLINE: dict[str, Any] = {**CALLED, "forceinline": True}
 
 
 @intrinsic

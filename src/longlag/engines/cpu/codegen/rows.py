@@ -7,7 +7,7 @@ from typing import Any
 
 from numba import njit
 
-from longlag.engines.cpu.codegen.pointers import INLINE, load_numbers, load_vectors, store_numbers, store_vectors
+from longlag.engines.cpu.codegen.pointers import CALLED, load_numbers, load_vectors, store_numbers, store_vectors
 from longlag.engines.cpu.simd.product import LANES
 
 
@@ -20,7 +20,7 @@ def over_units(function: Callable[..., Any], number: Any, vectors: bool) -> Any:
     """
     lanes = LANES[number]
 
-    @njit(**INLINE)
+    @njit(**CALLED)
     def units(table, H, read, written):
         whole = 0
         if vectors:

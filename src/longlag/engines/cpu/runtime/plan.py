@@ -50,10 +50,10 @@ class Pass(NamedTuple):
     """One pass, ``forward`` or ``backward``."""
 
     part: str
-    run: Callable[[array], None]  # takes a filled table
+    run: Callable[[array], None]  # takes a table filled in, except for the address of scratch memory
     workspace: Workspace
     table: array  # with one spare slot at the end, for pointers that this kernel ignores
-    places: tuple[int, ...]  # indices of: tensors given, both blocks of memory, outputs, final states or gradients
+    places: tuple[int, ...]  # indices of: tensors given, memory kept, outputs, final states or gradients
     results: tuple[tuple[int, ...], ...]  # shapes of those final states or gradients
     computed: tuple[int, ...] = ()  # indices of the given tensors that get a gradient
     each: tuple[int, ...] = ()  # indices of the gradients that are returned per sequence and summed later
@@ -99,7 +99,7 @@ class Plan:
         self.forward = self._pass("forward", save, ends)
         workspace = self.forward.workspace
         own = (workspace.kept, math.prod(workspace.shape))
-        self.saved_bytes = (*self.sizes, *(count * self.number for count in own))  # of what backward passes read
+        self.saved_bytes = [*self.sizes, *(count * self.number for count in own)]  # of what backward passes read
         self.errors = [self.program.places["backward"][n] for n in ("dOut", *(f"d_{s}_end" for s in cell.fed_back))]
 
     def backward(self, needed: tuple[bool, ...]) -> Pass:
@@ -128,9 +128,59 @@ class Plan:
     def _pass(self, part: str, save: bool, results: dict[str, tuple[int, ...]]) -> Pass:
         workspace, places = self.program.workspace(part, *self._sizes, save, *self._how), self.program.places[part]
         spare = len(workspace.table)
-        found = [places.get(name, spare) for name in (*self.names, "kept", "memory", "out", *results)]
+        found = [places.get(name, spare) for name in (*self.names, "kept", "out", *results)]
         run, table = self.program.runner(part, workspace), workspace.table + array("q", [0])
         return Pass(part, run, workspace, table, tuple(found), tuple(results.values()))
 
 
 plan = per_cell(Plan, maxsize=1024)
+
+
+class Kind:
+    """The arguments of a run that are not tensors.
+
+    Args:
+        names: of the tensors that may need gradients, as in the kernels' tables.
+        plain: whether U reads nothing but the outputs of the step before.
+        bare: whether there is no mask, no lengths, no reset and no eps.
+        nonzeros: entries of U that may be other than zero; 0: U is dense.
+    """
+
+    def __init__(
+        self,
+        cell: Any,
+        names: tuple[str, ...],
+        reverse: bool,
+        eps: float,
+        plain: bool,
+        bare: bool,
+        nonzeros: int = 0,
+    ) -> None:
+        self.cell, self.names, self.reverse, self.eps, self.plain, self.bare = cell, names, reverse, eps, plain, bare
+        self.nonzeros = nonzeros
+        self._latest: tuple[Any, Plan] | None = None
+
+    def plan(self, *request: Any) -> Plan | None:
+        """The plan for (save, threads, *dtypes, *shapes) of the tensors; None if they have more than one dtype.
+
+        The latest plan is found without hashing its shapes.
+        """
+        latest = self._latest
+        if latest is None or latest[0] != request:
+            save, threads, *dtypes_and_shapes = request
+            dtypes, shapes = dtypes_and_shapes[: len(self.names)], tuple(dtypes_and_shapes[len(self.names) :])
+            if len(set(dtypes)) > 1:
+                return None
+            how = self.plain, save, self.reverse, self.nonzeros, threads
+            found = plan(self.cell, self.names, shapes, dtypes[0], *how)
+            latest = self._latest = request, found
+        return latest[1]
+
+
+kind_of = per_cell(Kind, maxsize=64)
+
+
+def forget() -> None:
+    """Clear all plans."""
+    plan.cache_clear()
+    kind_of.cache_clear()

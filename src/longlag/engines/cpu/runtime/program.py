@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
+import threading
 from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -27,12 +28,30 @@ MOST_NONZEROS = 0.25  # share of entries, times the batch, up to which a product
 SHARED_PRODUCT = 60_000  # multiply-adds of U y, per thread, from which threads share the steps of a single sequence
 
 
+SCRATCH = 1 << 18  # bytes of scratch memory that a thread keeps; calls that need more allocate their own
+
+
+class _Scratch(threading.local):
+    """Scratch memory of the calls that one thread makes. A kernel reads nothing that it has not written there."""
+
+    address: int
+
+    def new(self) -> int:
+        self._block = torch.empty(SCRATCH, dtype=torch.uint8)
+        self.address = self._block.data_ptr()
+        return self.address
+
+
+_scratch = _Scratch()
+
+
 class Workspace(NamedTuple):
     """Memory layout, thread counts and pointer table for one call shape."""
 
     shape: tuple[int, int, int]  # of the outputs: T, B, H
     threads: int
-    kept: int  # numbers in the block that the backward pass reads
+    save: bool  # whether there will be a backward pass
+    kept: int  # numbers in the block that the backward pass reads; without one, the block is part of scratch memory
     memory: int  # numbers in the block that is freed after the call
     table: array  # sizes and offsets are filled in, addresses are not
     tiles: tuple[tuple[int, int], ...] = ()  # of the gradients of W and U: number of tiles, number of threads
@@ -57,26 +76,53 @@ class Program:
         self.places = {part: {name: k for k, name in enumerate(names)} for part, names in self.names.items()}
 
     def runner(self, part: str, workspace: Workspace) -> Callable[[array], None]:
-        """A function that runs ``forward`` or ``backward`` on a filled table, on the workspace's threads."""
+        """A function that runs ``forward`` or ``backward`` on the workspace's threads, on a table.
+
+        The table is filled in by the caller, except for the address of scratch memory.
+        """
         if part not in self._kernels:
             key = getattr(self.cell, "code_key", self.cell.key)  # one kernel serves all layouts of blocks
             self._kernels[part] = machine.load(self.name, f"{key} {self.norm}", part, lambda: self._build(part))
         kernel, B, places = self._kernels[part], workspace.shape[1], self.places[part]
         call, stage = machine.callable_at(kernel), places["stage"]
 
+        memory, kept, dtype = places["memory"], places["kept"], getattr(torch, self.dtype)
+        saved, end = workspace.save, workspace.memory * self.number  # of what every call needs
+        size = workspace.memory + (0 if saved else workspace.kept)
+
         def set_capacity(table: array) -> None:
             """Tell the kernel that packs a sparse U how many entries there is memory for."""
-            at = table[places["memory"]] + table[places["PU"]] + workspace.packed_U
+            at = table[memory] + table[places["PU"]] + workspace.packed_U
             ctypes.c_int64.from_address(at + 8 * job.CAPACITY).value = workspace.nonzeros
 
+        def run_small(table: array) -> None:
+            try:
+                at = _scratch.address
+            except AttributeError:  # the first call of this thread
+                at = _scratch.new()
+            table[memory] = at
+            if not saved:
+                table[kept] = at + end
+            call(table.buffer_info()[0], 0, B, 0)
+
+        def block_for(table: array) -> torch.Tensor:
+            block = torch.empty(size, dtype=dtype)
+            table[memory] = block.data_ptr()
+            if not saved:
+                table[kept] = table[memory] + end
+            return block
+
         def run(table: array) -> None:
+            block = block_for(table)
             if workspace.nonzeros:
                 set_capacity(table)
             call(table.buffer_info()[0], 0, B, 0)
+            del block
 
         def run_stages(table: array) -> None:
+            block = block_for(table)
             address, wanted, sharing = table.buffer_info()[0], table[stage], workspace.sharing
-            jobs = {m: table[places["memory"]] + table[places[m]] for m in ("PW", "PU") if sharing > 1}
+            jobs = {m: table[memory] + table[places[m]] for m in ("PW", "PU") if sharing > 1}
             for matrix, at in jobs.items():
                 _clear_job(at, sharing if matrix == "PU" else 1)
             if workspace.nonzeros:
@@ -93,9 +139,12 @@ class Program:
                 if wanted & sums:
                     table[stage] = sums
                     run_in_threads(kernel, address, tiles, threads)
+            del block
 
         most = max(workspace.threads, workspace.sharing, *(threads for _, threads in workspace.tiles))
-        return run if most == 1 else run_stages
+        if most > 1:
+            return run_stages
+        return run_small if size * self.number <= SCRATCH and not workspace.nonzeros else run
 
     def _build(self, part: str) -> tuple[str, bytes]:
         from longlag.engines.cpu.cache.compile import machine_code  # loads Numba
@@ -177,7 +226,7 @@ class Program:
         run_shared = "run_sparse_shared" if nonzeros else "run_shared"
         packed_U = job.words(sharing) * 8 if sharing > 1 else 0
         return Workspace(
-            (T, B, H), threads, n_kept, n_memory, table, tuple(tiles), sharing, run_shared, nonzeros, packed_U
+            (T, B, H), threads, save, n_kept, n_memory, table, tuple(tiles), sharing, run_shared, nonzeros, packed_U
         )
 
     def kept(self, T: int, B: int, rows: int, widths: Sequence[int], plain: bool) -> dict[str, int]:

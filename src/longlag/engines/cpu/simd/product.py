@@ -76,7 +76,7 @@ def cube(x):
 tile8, _tile4, _tile2, _tile1 = (tile(rows) for rows in (8, 4, 2, 1))
 narrow8 = tile(8, 1)
 _edge8, _edge1 = edge_tile(8), edge_tile(1)
-_single, _single_narrow = tile(1, sums_of=4), tile(1, 1, sums_of=4)
+_single, _single_narrow, _narrow1 = tile(1, sums_of=4), tile(1, 1, sums_of=4), tile(1, 1)
 _single_wide = tile(1, 8)
 DEPTH = 64  # rows of a stored matrix read together: all of their columns, then the next rows
 
@@ -99,6 +99,12 @@ def pack_into(P, U, rows, columns, transposed):
     for start in range(0, N, w):
         panel, count = start * K, min(w, N - start)
         whole = K // lanes * lanes if count == w else 0
+        if not transposed and count == lanes:  # the last panel holds one vector of columns
+            for k in range(K):
+                store(P, panel + k * w, load(U, k * columns + start))
+                for v in range(lanes, w, lanes):
+                    store(P, panel + k * w + v, broadcast(U.dtype.type(0)))
+            continue
         for k in range(0, whole, lanes):
             for v in range(0, w, lanes):
                 if transposed:
@@ -173,12 +179,17 @@ def multiply(A, a, row, M, K, P, C, c, N, add, edge, single=False):
     whole = N // w
     rest = N - whole * w
     last = whole * w * K
+    vector = rest == w // VECTORS  # the columns that are left fill a vector
     if M == 1 and single and K >= 4:  # latency-bound: use four accumulators
         most = K // 4 * 4
         for panel in range(whole):
             _single(A, a, row, 1, P, panel * w * K, w, most, C, c + panel * w, N, add)
         if 2 * rest > w:
             _single(A, a, row, 1, P, last, w, most, edge, 0, w, False)
+        elif vector:
+            _single_narrow(A, a, row, 1, P, last, w, most, C, c + whole * w, N, add)
+            _narrow1(A, a + most, row, 1, P, last + most * w, w, K - most, C, c + whole * w, N, True)
+            rest = 0
         elif rest:
             _single_narrow(A, a, row, 1, P, last, w, most, edge, 0, w, False)
         for panel in range(whole if most < K else 0):
