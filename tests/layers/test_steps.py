@@ -44,6 +44,28 @@ def test_a_planned_step_is_a_run_of_one_step(name, engine):
     assert planned(layer) == (engine == "auto")
 
 
+LEFT_TO_FORWARD = {
+    "gru_original": lambda: ll.Recurrent(ll.cells.gru_original, 3, 5, dtype=torch.float64),
+    "lem": lambda: ll.Recurrent(ll.cells.lem, 3, 5, dtype=torch.float64),
+    "projected": lambda: ll.LSTM(3, 5, proj_size=2, dtype=torch.float64),
+    "half": lambda: ll.GRU(3, 5, dtype=torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_TO_FORWARD)
+def test_a_step_that_the_kernels_cannot_take_is_a_run(name):
+    """U reads more than y, outputs are projected, numbers have another precision."""
+    layer = LEFT_TO_FORWARD[name]()
+    x, state = torch.randn(2, 3, dtype=layer.dtype), layer.initial_state(2)
+    with torch.no_grad():
+        for _ in range(2):
+            (y, new), (y_run, new_run) = layer.step(x, state), runs(layer, x, state)
+            assert torch.equal(y, y_run)
+            assert all(map(torch.equal, parts(new), parts(new_run)))
+            state = new
+    assert layer._steps is None or not planned(layer)
+
+
 def test_a_step_leaves_its_arguments_and_earlier_results_alone():
     layer, x, state = ll.LSTM(3, 5), torch.randn(4, 2, 3), (torch.randn(1, 2, 5), torch.randn(1, 2, 5))
     with torch.no_grad():

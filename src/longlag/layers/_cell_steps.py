@@ -40,7 +40,8 @@ class CellSteps(CellWeights):
         self._step_names = [stem + self.suffix(k) for k in range(self.num_layers) for stem in stems.values()]
         scale = engines.Norm.sample_scale(self.hidden_size) if self.norm == "layer" else 1.0
         eps = EPS * scale**2 if self.norm else 0.0
-        if not self.cell.per_step and not self.bidirectional:
+        served = self.cell.reads_only_y and not self.cell.per_step  # by the compiled engine
+        if served and not (self.bidirectional or self.proj_size):
             self._steps = engines.Steps(self.cell, tuple(stems), self.num_layers, eps, scale)
 
     def step(self, x_t: Tensor, state: State | None = None, **numbers: Tensor | float) -> tuple[Tensor, State]:

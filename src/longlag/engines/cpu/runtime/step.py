@@ -17,6 +17,7 @@ from torch import Tensor
 from longlag.engines import _private
 from longlag.engines._arguments import ShapeError
 from longlag.engines.cpu.runtime.plan import Pass, kind_of
+from longlag.engines.cpu.runtime.program import DTYPES
 
 _private.check_torch()
 _data_ptr, _is_neg, _is_contiguous = Tensor.data_ptr, Tensor.is_neg, Tensor.is_contiguous
@@ -90,7 +91,7 @@ def _planned(steps: Any, request: tuple[Any, ...], tensors: list[Tensor]) -> Ste
     batch = x[:-1]  # () for one sequence without a batch axis
     if not x or len(batch) > 1 or any(shape[:-1] != (steps.levels, *batch) for shape in state):
         return None
-    if any(tensor.dtype is not dtype for tensor in tensors) or not all(map(_is_cpu, tensors)):
+    if dtype not in DTYPES or any(tensor.dtype is not dtype for tensor in tensors) or not all(map(_is_cpu, tensors)):
         return None
     names = ("x", *steps.names, *(f"{s}_0" for s in cell.fed_back))
     kind, levels, H = kind_of(cell, names, False, steps.eps, True, not steps.eps), [], 0
