@@ -6,7 +6,7 @@ from lab.test_cli import call
 
 from longlag.lab import hs97
 from longlag.lab.cell_rows import cell_learner, with_cell, with_cells
-from longlag.lab.learners import LSTM97Learner
+from longlag.lab.learners import CellLearner, LSTM97Learner
 from longlag.lab.nets import cell_named, initial_weights, net_of
 from longlag.lab.profiles import quick
 from longlag.lab.store import Store
@@ -52,7 +52,9 @@ def net_weights(learner, hidden):
 
 
 def test_weights_start_in_the_papers_range_and_params_at_their_own_values():
-    learner = cell_learner(hs97.experiment_4(100).learner, "net_feedback")
+    paper = hs97.experiment_4(100).learner
+    assert isinstance(paper, LSTM97Learner)
+    learner = cell_learner(paper, "net_feedback")
     weights = initial_weights(learner, np.random.default_rng(0))
     assert set(weights) == {"weight_ih_l0", "bias_ih_l0", "u_l0", "readout.0.weight", "readout.0.bias"}
     assert (weights.pop("u_l0") == 0.9).all()
@@ -64,6 +66,8 @@ def test_a_row_keeps_the_papers_task_and_says_what_differs():
     four = hs97.experiment_4(100, "fit")
     row = with_cell(four, "gru")
     assert (row.task, row.stop, row.cap, row.trials) == (four.task, four.stop, four.cap, four.trials)
+    assert row.claim is not None
+    assert isinstance(row.learner, CellLearner)
     assert (row.name, row.table, row.claim.against, row.method) == ("4 T=100 with gru", None, "4 T=100/fit", "gru")
     assert (row.learner.lr, row.learner.reach, row.learner.output) == (0.5, 0.1, "linear")
     assert "4 units, 101 weights (the paper's net: 93)" in row.note
@@ -89,8 +93,10 @@ def test_a_users_cell_is_a_row_of_its_own(tmp_path, mine):
     assert "with mine:cell" in (tmp_path / "report.html").read_text(encoding="utf-8")
     with Store(tmp_path) as store:
         assert store.seeds(chosen[1]) == {1000}
-        other = with_cell(hs97.experiment_3("b"), "other:cell").learner
-        assert chosen[1].learner.equations != other.equations
+        ours, other = chosen[1].learner, with_cell(hs97.experiment_3("b"), "other:cell").learner
+        assert isinstance(ours, CellLearner)
+        assert isinstance(other, CellLearner)
+        assert ours.equations != other.equations
 
 
 def test_bad_cells(mine):

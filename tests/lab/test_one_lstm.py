@@ -123,7 +123,9 @@ def test_lstm97_learns_by_truncated_rtrl(learner):
 @pytest.mark.parametrize("symbols", [False, True])
 def test_every_kind_of_data_and_update(symbols, update):
     """Targets at every step for numbers, at the ends for symbols: what no experiment has."""
-    learner = replace(hs97.experiment_6(2).learner, lr=0.3, update=update)
+    paper = hs97.experiment_6(2).learner
+    assert isinstance(paper, LSTM97Learner)
+    learner = replace(paper, lr=0.3, update=update)
     learner = replace(learner, network=replace(learner.network, input_size=8 if symbols else 2))
     check(learner, sequences(learner, symbols, every=not symbols))
 

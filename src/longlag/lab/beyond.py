@@ -13,7 +13,7 @@ from typing import Literal
 from longlag.lab.criteria import Goal, TestCriterion, TrainingSetCriterion
 from longlag.lab.experiment import Claim, Experiment, Figures, Reading
 from longlag.lab.hs97 import ALL, experiment_1, experiment_3, experiment_4, experiment_5, experiment_6
-from longlag.lab.learners import Construction, GuessingLearner, LSTM97Learner
+from longlag.lab.learners import Construction, GuessingLearner, Learner, LSTM97Learner
 from longlag.tasks import DelayedXOR, Parity
 
 LIMITS = "Section 6, limitations"
@@ -27,7 +27,7 @@ def lstm(experiment: Experiment) -> LSTM97Learner:
     return experiment.learner
 
 
-def beside(table: Experiment, number: str, added: str, learner: LSTM97Learner, claim: Claim) -> Experiment:
+def beside(table: Experiment, number: str, added: str, learner: Learner, claim: Claim) -> Experiment:
     """A variant of a table's experiment, with a claim instead of the table's figures."""
     return replace(
         table,

@@ -64,8 +64,9 @@ def build(learner: Learner, rng: np.random.Generator) -> Model:
         return GuessingModel(learner, rng)
     if isinstance(learner, PlainLearner) and learner.rule != "elman":
         return PlainModel(learner, rng)
-    growing = isinstance(learner, LSTM97Learner) and learner.construction
-    return GrowingModel(learner, rng) if growing else LayerModel(learner, rng)
+    if isinstance(learner, LSTM97Learner) and learner.construction:
+        return GrowingModel(learner, rng)
+    return LayerModel(learner, rng)
 
 
 @dataclass
