@@ -335,7 +335,7 @@ def test_a_layer_that_diverges_is_an_error_and_not_a_silence():
     layer = ll.LocalFeedback(1, 4, constrain=None)
     torch.nn.init.constant_(layer.get_parameter("u_l0"), 3.0)
     before = {name: p.clone() for name, p in layer.named_parameters()}
-    text = "Online: a state of LocalFeedback is not finite after step"
+    text = "Online: the state n of LocalFeedback is not finite after step"
     with pytest.raises(ValueError, match=text):
         sine(layer, 1000, lr=0.0)
     same(dict(layer.named_parameters()), before, "parameters", 0.0)

@@ -102,6 +102,20 @@ class Compiled(Memory):
             raise ValueError(text)
         return kept
 
+    def update(self) -> None:
+        """Let the optimiser use the gradients since the last update."""
+        learner, stream = self.learner, self.stream
+        assert stream is not None
+        self._counters(stream, out=False)
+        jobs = self.weight_jobs(stream)
+        stream.transfer_all(jobs, out=False)
+        self.moments.read(stream)
+        stream.run(0, 0)
+        if stream.table[words.updates] != learner.updates:
+            stream.transfer_all(jobs, out=True)
+            self.moments.write(stream)
+        self._counters(stream, out=True)
+
     def _without_target(self, stream: Stream, flags: int, step: int) -> None:
         """After a loss that is not finite the stream goes on as if the step had had no target."""
         ctypes.c_uint8.from_address(flags).value = 0

@@ -212,7 +212,9 @@ class Online(Streaming):
 
         Call it at the end of a stream for the remaining steps. Without a scored step nothing happens.
         """
-        self._settle()
+        if self._compiled is not None and self._compiled.ahead:
+            self._compiled.update()
+            return
         self._collect()
         trained = [p for p in self._trained if p.grad is not None]
         if not trained:

@@ -63,7 +63,7 @@ def plan_for(network: Network, constants: list[at.Sizes | None], lanes: Sequence
 
 
 def kernel_for(plan: Plan) -> Callable[..., None]:
-    """``kernel(table, first, last, _)``: the steps first:last of the chunk."""
+    """``kernel(table, first, last, _)``: the steps first:last of the chunk; an update if there are none."""
     network, number, symbols = plan.network, plan.number, plan.network.symbols
     inner, every = network.inner, range(len(network.groups))
     lasting, late = network.lasting, [k for k in inner if k not in network.lasting]
@@ -190,6 +190,10 @@ def kernel_for(plan: Plan) -> Callable[..., None]:
 
     def kernel(table, first, last, _):
         refresh(table, 0, 0)
+        if first == last:
+            for b in range(table[at.B]):
+                settle(table, view(table, 0, b), 0)
+            end(table, at.UPDATE, 0.0)
         for t in range(first, last):
             flags = pointer(table[at.flags], np.uint8)[t]
             scored, loss = flags & at.SCORED != 0, 0.0
