@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from longlag.engines import few_threads
 from longlag.lab.criteria import Goal, GrammarCriterion, TestCriterion, TrainingSetCriterion, WindowCriterion
 from longlag.lab.example import activity
 from longlag.lab.experiment import Experiment
@@ -264,12 +265,12 @@ def trial(experiment: Experiment, seed: int) -> Record:
     """
     if not isinstance(seed, int) or seed < 0:
         raise ValueError(f"trial: seed must be a non-negative int, got {seed!r}")
-    state = TrialState(experiment, seed)
-    FOLLOW[type(experiment.stop)](state, experiment.stop)
-    success = state.goal is None
-    example = None
-    if success and isinstance(state.model, LayerModel):
-        example = activity(experiment, state.model, state.final)
+    with few_threads(1):  # trials run side by side in processes; torch's threads would wait for each other
+        state = TrialState(experiment, seed)
+        FOLLOW[type(experiment.stop)](state, experiment.stop)
+        success, example = state.goal is None, None
+        if success and isinstance(state.model, LayerModel):
+            example = activity(experiment, state.model, state.final)
     note = "diverged" if state.diverged else ""
     curve = thinned(state.curve)
     return Record(experiment.name, experiment.reading, seed, success, state.seen, state.reached, curve, note, example)
