@@ -77,3 +77,11 @@ def test_layers_can_be_compared():
 def test_bad_comparisons_are_named(call, error, text):
     with pytest.raises(error, match=text):
         call()
+
+
+def test_results_say_that_derivatives_are_surrogates():
+    torch.manual_seed(0)
+    layer, x = helpers.LAYERS["user_spikes"](), torch.randn(5, 1, 3, dtype=torch.float64)
+    assert flow.error_flow(layer, x).name == "Recurrent (surrogate derivatives)"
+    assert flow.spectrum(layer, x).name == "Recurrent (surrogate derivatives)"
+    assert flow.spectrum(helpers.LAYERS["lstm"](), x).name == "LSTM"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from longlag.engines import few_threads
-from longlag.flow._run import Run, linearise
+from longlag.flow._run import Run, linearise, shown
 from longlag.layers import State
 from longlag.results import Result
 from longlag.style import HEAT, new_figure, style
@@ -101,7 +101,7 @@ def gradient_by_lag(
     errors = _output_errors(run, loss)
     with torch.no_grad(), few_threads(run.size):
         inputs, states = _sweep(run, errors)
-    return Credit(type(layer).__name__, inputs.cpu(), states.cpu())
+    return Credit(shown(layer), inputs.cpu(), states.cpu())
 
 
 def _output_errors(run: Run, loss: Callable[[Tensor], Tensor]) -> Tensor:

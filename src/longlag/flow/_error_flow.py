@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from longlag.engines import few_threads
 from longlag.flow import _krylov
-from longlag.flow._run import Run, linearise, time_step
+from longlag.flow._run import Run, linearise, shown, time_step
 from longlag.layers import Layer, State
 from longlag.layers.validation import one_of, positive
 from longlag.results import Result
@@ -175,7 +175,7 @@ def error_flow(
             log_singular, log_steps = _probe(run, t, chosen, probes, tolerance, seed), None
         log_bound, bound_is = _bound(run.layer, chosen, log_singular, log_steps)
     error = 0.0 if method == "exact" else tolerance
-    return ErrorFlow(name, t, torch.tensor(chosen), log_singular.cpu(), log_bound.cpu(), bound_is, error)
+    return ErrorFlow(shown(layer), t, torch.tensor(chosen), log_singular.cpu(), log_bound.cpu(), bound_is, error)
 
 
 def _lags(lags: Iterable[int] | None, t: int, method: str) -> list[int]:

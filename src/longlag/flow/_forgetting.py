@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from longlag.engines import few_threads
 from longlag.flow import _local
-from longlag.flow._run import linearise, time_step
+from longlag.flow._run import linearise, shown, time_step
 from longlag.layers import Layer
 from longlag.results import Result
 from longlag.style import COLOURS, GREY, new_figure, style
@@ -168,7 +168,7 @@ def forgetting(network: nn.Module, x: Tensor, t: int | None = None) -> Forgettin
             measured.append(dx().abs().mT)
         bound, window_bound = _local.influence(units, t + 1), _local.window(units, seen)
     return Forgetting(
-        type(network).__name__,
+        shown(network),
         torch.arange(t + 1),
         torch.stack(measured).cpu(),
         bound.cpu(),

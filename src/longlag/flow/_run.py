@@ -133,6 +133,12 @@ def _of_torch(owner: str, module: nn.Module) -> Layer:
     return layer.eval()
 
 
+def shown(module: nn.Module) -> str:
+    """A layer's name in results; it says where the derivatives are surrogates (`longlag.cells.spike`)."""
+    cell = getattr(getattr(module, "layer", module), "cell", None)
+    return type(module).__name__ + " (surrogate derivatives)" * bool(getattr(cell, "surrogates", ()))
+
+
 def check_finite(owner: str, name: str, states: Tensor) -> None:
     """Refuse non-finite states (T + 1, B, n); name the first step and sequence."""
     bad = ~torch.isfinite(states).all(-1)

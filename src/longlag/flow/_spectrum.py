@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from longlag.engines import few_threads
-from longlag.flow._run import linearise
+from longlag.flow._run import linearise, shown
 from longlag.layers import State
 from longlag.layers.validation import positive
 from longlag.results import Result
@@ -84,4 +84,4 @@ def spectrum(layer: nn.Module, x: Tensor, *, every: int = 1, state: State | None
             A = run.jacobian(t)
             radius.append(torch.linalg.eigvals(A).abs().amax(-1))
             norm.append(torch.linalg.matrix_norm(A, 2))
-    return Spectrum(type(layer).__name__, times, torch.stack(radius).cpu(), torch.stack(norm).cpu())
+    return Spectrum(shown(layer), times, torch.stack(radius).cpu(), torch.stack(norm).cpu())
