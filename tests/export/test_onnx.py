@@ -16,14 +16,13 @@ from torch import nn
 import longlag as ll
 
 FLOAT = torch.float32
-# one of every kind: native operators, cells with parameters, norms, two ways, networks, users' cells
+# one of every kind; benchmarks/export.py does the same for the whole registry
 TELLING = [
-    *("elman_two_ways", "lstm_norm", "lstm_two_ways", "gru", "leaky_learned", "local_static", "local_net_forget"),
-    *("skip_several", "user_everything", "user_delay", "lstm97", "jordan_argmax", "jordan_hidden"),
-    *("local_network_deep", "echo_leaky"),
+    *("lstm_norm", "lstm_two_ways", "leaky_two_ways", "local_static", "skip_several", "user_everything", "lstm97"),
+    *("jordan_argmax", "local_network_forget"),
 ]
-NATIVE = {"elman": "RNN", "elman_relu": "RNN", "rnn97": "RNN", "lstm": "LSTM", "gru": "GRU"}
-STEPS = ["lstm", "user_gated", "skip", "jordan_zero"]
+NATIVE = {"elman_relu": "RNN", "rnn97": "RNN", "gru": "GRU"}
+STEPS = ["lstm", "user_gated"]
 
 
 def layer_of(name, **options):
