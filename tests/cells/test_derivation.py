@@ -72,8 +72,8 @@ def test_the_source_shown_is_the_code_that_runs(cell):
         assert torch.equal(torch.as_tensor(shown), torch.as_tensor(partial))
 
 
-def test_the_only_engine_with_source_is_torch():
-    with pytest.raises(ValueError, match=r"^cell lstm: engine must be one of \['torch', 'cpu'\], got 'fortran'$"):
+def test_engines_without_a_printer_are_refused():
+    with pytest.raises(ValueError, match=r"^cell lstm: engine must be one of \['torch', 'cpu', 'gpu'\], got 'fortran'$"):
         cells.lstm.source("fortran")
 
 
