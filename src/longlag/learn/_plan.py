@@ -51,9 +51,9 @@ def describe(learner: Online) -> Described:
         raise Unsupported(f"it serves float32 and float64 on the CPU, got {layer.dtype} on {layer.device}")
     if learner.loss not in LOSSES:
         raise Unsupported(f"loss is {getattr(learner.loss, '__name__', learner.loss)!r}, not one of longlag.learn")
-    logistic = isinstance(readout, nn.Sequential) and [type(m) for m in readout] == [nn.Linear, nn.Sigmoid]
-    if isinstance(readout, nn.Sequential) and logistic:
-        readout = readout[0]
+    logistic = False
+    if isinstance(readout, nn.Sequential) and [type(m) for m in readout] in ([nn.Linear], [nn.Linear, nn.Sigmoid]):
+        readout, logistic = readout[0], len(readout) == 2
     if readout is not None and type(readout) is not nn.Linear:
         raise Unsupported(f"readout is {type(readout).__name__}, not nn.Linear, alone or with nn.Sigmoid after it")
     if readout is not None and (readout.weight.dtype != layer.dtype or parametrize.is_parametrized(readout)):

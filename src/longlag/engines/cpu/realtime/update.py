@@ -109,9 +109,8 @@ def update_for(number: Any) -> Any:
         eps, new1, keep2, new2 = number(h[to.eps]), number(1 - b1), number(b2), number(1 - b2)
         v, top = row(moments, N), row(moments, 2 * N)
         for i in range(0, N, lanes):
-            m, w = load(mask, i), load(W, i)
-            g = where_positive(m, load(G, i)) * scale + where_positive(m, w) * coupled
-            w = w * shrink
+            m, old = load(mask, i), load(W, i)
+            g = where_positive(m, load(G, i)) * scale + where_positive(m, old) * coupled
             mean = load(moments, i)
             mean = mean + (g - mean) * new1
             square = load(v, i) * keep2 + g * g * new2
@@ -120,8 +119,9 @@ def update_for(number: Any) -> Any:
             if h[to.amsgrad] != 0:
                 square = maximum(load(top, i), square)
                 store(top, i, square)
-            w = w - mean / (root(square) / root2 + eps) * rate
-            store(W, i, where_positive(m, w))
+            w = old * shrink - mean / (root(square) / root2 + eps) * rate
+            # weights of other groups, and frozen ones, stay
+            store(W, i, where_positive(m, w) + (old - where_positive(m, old)))
 
     @njit(**INLINE)
     def rmsprop(h, W, G, mask, moments, scale, N):
