@@ -53,7 +53,11 @@ def compare(monkeypatch, cell, dtype, kind, norm, options, *, T=5, B=4, H=13):
             assert (mine - wanted).abs().max() <= allowed
 
 
-CASES = list(itertools.product(helpers.CELLS, LIMIT, (False, True)))
+CASES = [
+    (name, dtype, norm)
+    for name, dtype, norm in itertools.product(helpers.CELLS, LIMIT, (False, True))
+    if not (norm and "beta" in helpers.CELLS[name].params)  # refused by name, see test_gpu
+]
 
 
 @pytest.mark.parametrize(("number", "case"), list(enumerate(CASES)))

@@ -43,7 +43,8 @@ def choose(request: str, x: Tensor, *others: Tensor | None, name: str = "the inp
 
 def is_plain(x: Tensor) -> bool:
     """Whether the CPU engine can read x itself, outside of all modes of torch: the usual case."""
-    return x.is_cpu and x.dtype in CPU_DTYPES and type(x) is Tensor and _private.nothing_active()
+    usual = x.is_cpu and x.dtype in CPU_DTYPES and type(x) is Tensor
+    return usual and _private.nothing_active() and not _exporting.to_onnx()
 
 
 def as_operator() -> bool:

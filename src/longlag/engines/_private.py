@@ -55,7 +55,8 @@ def forward_mode_active() -> bool:
 
 def nothing_active() -> bool:
     """Whether torch executes operations as they are: no transform, forward mode, dispatch mode or compilation."""
-    return not (transforms_active() or forward_mode_active() or modes_active() or torch.compiler.is_compiling())
+    compiling = torch.compiler.is_compiling()  # first: torch.compile cannot trace the others
+    return not (compiling or transforms_active() or forward_mode_active() or modes_active())
 
 
 def calls_forward(module: torch.nn.Module) -> bool:
