@@ -36,8 +36,7 @@ def test_two_groups_of_parameters_and_a_frozen_one(optimizer):
         for x_t, target in zip(x, targets):
             online.step(x_t, target)
         assert online.readout is not None
-        found.append(
-            {name: p.detach() for part in (online.layer, online.readout) for name, p in part.named_parameters()}
-        )
-    same(*found, optimizer, 1e-12)
+        parameters = [*online.layer.named_parameters(), *online.readout.named_parameters()]
+        found.append({name: p.detach() for name, p in parameters})
+    same(found[0], found[1], optimizer, 1e-12)
     assert torch.equal(found[0]["bias_ih_l0"], learner(optimizer, "python").layer.get_parameter("bias_ih_l0"))
