@@ -42,7 +42,7 @@ def obstacle(cell: Cell, x: Tensor, H: int, norm: bool, others: Sequence[Tensor 
         return f"U of the cell {cell.name} reads more than the outputs before, {', '.join(map(str, cell.sources))}"
     if norm and cell.dense and H > WIDEST:
         return f"one program normalises at most {WIDEST} units, got {H}"
-    if norm and (taken := {"gamma", "beta"}.intersection(cell.params)):
+    if taken := {"gamma", "beta"}.intersection(cell.params):
         return f"layer norm has parameters of the name {min(taken)}, as the cell {cell.name}"
     if torch.compiler.is_compiling():  # the operator looks at the rest when it runs
         return None
