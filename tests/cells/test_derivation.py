@@ -74,7 +74,7 @@ def test_the_source_shown_is_the_code_that_runs(cell):
 
 def test_engines_without_a_printer_are_refused():
     with pytest.raises(
-        ValueError, match=r"^cell lstm: engine must be one of \['torch', 'cpu', 'gpu'\], got 'fortran'$"
+        ValueError, match=r"^cell lstm: engine must be one of \['torch', 'js', 'cpu', 'gpu'\], got 'fortran'$"
     ):
         cells.lstm.source("fortran")
 

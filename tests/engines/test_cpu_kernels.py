@@ -54,7 +54,7 @@ def test_source_is_readable_and_named_after_its_content(folder):
     assert path.name.startswith("static_float64_")
     assert "y_new = tanh(number(0.5)*a)" in path.read_text()
     assert cells.lstm.source("cpu").count("def ") == 2
-    with pytest.raises(ValueError, match=r"cell lstm: engine must be one of \['torch', 'cpu', 'gpu'\], got 'java'"):
+    with pytest.raises(ValueError, match=r"engine must be one of \['torch', 'js', 'cpu', 'gpu'\], got 'java'"):
         cells.lstm.source("java")
 
 

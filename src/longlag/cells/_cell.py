@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from longlag.cells import _derive, _known
+from longlag.cells import _derive, _javascript, _known
 from longlag.cells._assignments import Assignments
 from longlag.cells._declaration import Declaration, Names, declared
 from longlag.cells._functions import surrogates
@@ -291,3 +291,4 @@ def register_printer(engine: str, write: Callable[[Cell], str]) -> None:
 
 
 register_printer("torch", _derive.torch_source)
+register_printer("js", _javascript.source)
