@@ -162,6 +162,9 @@ def test_rules_and_flow_take_the_joined_layer(cell):
 
 
 def test_compiled_by_torch():
+    plain = torch.compile(ll.Leaky(3, 5).double(), backend="eager", fullgraph=True)
+    for batch in (7, 9):  # the batch size of every layer is symbolic from here on
+        plain(randn(2, batch, 3))
     layer = make(local)
     x, dt = randn(5, 2, 3), (randn(5, 2).abs() + 0.1).requires_grad_()
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)

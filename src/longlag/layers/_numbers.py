@@ -36,7 +36,7 @@ def _number(layer: CellWeights, name: str, value: Any, s: validation.Sequences) 
         value = value if s.batched else value[:, 0]
     value = validation.like(layer.class_name, what, validation.autocast(value, layer.any_weight), layer.any_weight)
     shape = ((B, T) if s.batch_first else (T, B)) if s.batched else (T,)
-    if value.shape not in (shape, (*shape, H)):
+    if value.shape != shape and value.shape != (*shape, H):  # `in` does not compare symbolic sizes
         got = tuple(value.shape)
         raise ShapeError(f"{layer.class_name}: {what} must have shape {shape} or {(*shape, H)}, got {got}")
     if not s.batched:
