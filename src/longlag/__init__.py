@@ -1,6 +1,7 @@
 """longlag: recurrent networks as equations, with exact gradients through time or in real time."""
 
 from longlag import cells as cells
+from longlag import estimators as estimators
 from longlag import export as export
 from longlag import flow as flow
 from longlag import lab as lab

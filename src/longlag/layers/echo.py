@@ -176,12 +176,15 @@ class EchoState(Layer):
         """The outputs alone, without gradients."""
         return self(x, state, lengths=lengths)[0]
 
-    def fit(self, x: Tensor, targets: Tensor, *, lengths: Tensor | None = None) -> EchoState:
+    def fit(
+        self, x: Tensor, targets: Tensor, *, lengths: Tensor | None = None, scored: Tensor | None = None
+    ) -> EchoState:
         """Solve for the read-out from these sequences alone; targets are laid out like x, with l features.
 
         The state after the last step is kept in ``last_state``: pass it to `predict` to continue after ``x``.
+        scored: (T, B) bool, the steps that have a target, after ``warmup``; all by default.
         """
-        xx, xd, self.last_state = self._sums(x, targets, None, lengths)
+        xx, xd, self.last_state = self._sums(x, targets, None, lengths, scored)
         self._xx.copy_(xx)
         self._xd.copy_(xd)
         return self.solve()
@@ -217,7 +220,7 @@ class EchoState(Layer):
 
     @torch.no_grad()
     def _sums(
-        self, x: Tensor, targets: Tensor, state: Tensor | None, lengths: Tensor | None
+        self, x: Tensor, targets: Tensor, state: Tensor | None, lengths: Tensor | None, scored: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """XᵀX, XᵀD and the final state of one piece."""
         s = validation.sequences(self, x, lengths, None)
@@ -230,7 +233,7 @@ class EchoState(Layer):
         if start >= s.steps:
             raise ValueError(f"EchoState: warmup must leave steps to learn from: {start} of {s.steps}")
         features, state = self._features(s, state)
-        used = _active(s)
+        used = _active(s) if scored is None else _active(s) & scored
         used[:start] = False
         X = torch.cat([features[used], features.new_ones(int(used.sum()), 1)], -1).double()  # ones: the bias
         if not bool(torch.isfinite(X).all()) or not bool(torch.isfinite(d[used]).all()):
@@ -245,11 +248,7 @@ class EchoState(Layer):
         if not float(self._xx[-1, -1]):
             raise ValueError("EchoState: solve needs accumulated data, got none")
         A = self._xx + torch.diag(penalty)  # [ESN 4 V]
-        V = (
-            torch.linalg.lstsq(A, self._xd, driver="gelsd").solution
-            if not self.ridge
-            else cholesky_solution(A, self._xd)
-        )
+        V = cholesky_solution(A, self._xd) if self.ridge else torch.linalg.lstsq(A, self._xd, driver="gelsd").solution
         self.readout.weight.copy_(V[:-1].t())
         self.readout.bias.copy_(V[-1])
         return self
