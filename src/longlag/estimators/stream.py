@@ -19,7 +19,7 @@ from longlag.learn import RTRL, LocalForward, Online, Rule, TruncatedRTRL, cross
 
 
 class _Stream(base.Estimator):
-    """A layer, a linear read-out and their `Online` learner, made when the first sample shows its features."""
+    """A layer, a linear read-out and their `Online` learner, which is made at the first sample."""
 
     layer: Kind
     hidden_size: int
@@ -27,12 +27,12 @@ class _Stream(base.Estimator):
     rule: Rule | None
     learning_rate: float
     clip: float
+    max_features: int
     seed: int
 
     def _begin(self) -> None:
         self.learner: Online | None = None
-        self.features: tuple[Any, ...] = ()
-        self.ignored: set[Any] = set()
+        self.features: dict[Any, int] = {}
         self._restarts = False
 
     def _outputs(self) -> int:
@@ -44,7 +44,7 @@ class _Stream(base.Estimator):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             layer = made_layer(
-                owner, self.layer, len(self.features), self.hidden_size, self.layer_options, torch.float32
+                owner, self.layer, self.max_features, self.hidden_size, self.layer_options, torch.float32
             )
             readout = nn.Linear(width(layer), self._outputs())
         weights = [p for p in [*layer.parameters(), *readout.parameters()] if p.requires_grad]
@@ -53,28 +53,29 @@ class _Stream(base.Estimator):
         return Online(layer, readout, loss, rule, optimizer, clip=self.clip)
 
     def _vector(self, x: Mapping[Any, Any]) -> Tensor:
-        """The inputs (I,); a feature that is absent is 0."""
-        return torch.tensor([float(x.get(name, 0.0)) for name in self.features])
+        """The inputs (I,): 0 where a feature is absent; features that have no input yet are left out."""
+        found = torch.zeros(self.max_features)
+        for name, value in x.items():
+            if (place := self.features.get(name)) is not None:
+                found[place] = float(value)
+        return found
 
     def _step(self, x: Mapping[Any, Any], target: Tensor | None) -> None:
-        if self.learner is None:
-            if not x:
-                raise ValueError(f"{type(self).__name__}: x must have at least one feature, got none")
-            self.features = tuple(sorted(x, key=str))
-            self.learner = self._make()
-        self.ignored.update(x.keys() - set(self.features))
+        for name in sorted(x.keys() - self.features.keys(), key=str):
+            if len(self.features) == self.max_features:
+                raise ValueError(f"{type(self).__name__}: max_features={self.max_features} are taken, got {name!r}")
+            self.features[name] = len(self.features)
+        self.learner = self.learner or self._make()
         reset = torch.tensor(True) if self._restarts else None
         self.learner.step(self._vector(x), target, reset=reset)
         self._restarts = False
 
-    @torch.no_grad()
     def _predicted(self, x: Mapping[Any, Any]) -> Tensor | None:
-        """The read-out after a step that is not taken; None before the first sample."""
-        if self.learner is None or self.learner.readout is None:
+        """The output of a step that is not taken; None before the first sample."""
+        if self.learner is None:
             return None
-        state = None if self._restarts else self.learner.state
-        y, _ = self.learner.layer.step(self._vector(x).unsqueeze(0), state)
-        return self.learner.readout(y).squeeze(0)
+        x_t = self._vector(x)
+        return self.learner.predict(x_t.unsqueeze(0))[0] if self._restarts else self.learner.peek(x_t)
 
     def restart(self) -> None:
         """The next sample is the first of a new sequence: the layer's state and the rule's traces start again."""
@@ -114,9 +115,8 @@ class StreamClassifier(_Stream, base.Classifier):
     """A recurrent network that classifies the steps of a stream and learns after each; a classifier of river.
 
     `predict_one` and `predict_proba_one` look one step ahead and change nothing; `learn_one` takes the step. A sample
-    without a class (``learn_one(x, None)``) moves the state only. The inputs are the features of the first sample: one
-    that is absent later is 0, one that appears later is not read (``ignored`` lists those). Scale features before,
-    for example with ``river.preprocessing.StandardScaler() | StreamClassifier()``.
+    without a class (``learn_one(x, None)``) moves the state only. Features may come and go: one that is absent is 0.
+    Scale features before, for example with ``river.preprocessing.StandardScaler() | StreamClassifier()``.
 
     Args:
         layer, hidden_size, layer_options: as in `RecurrentClassifier`.
@@ -124,11 +124,11 @@ class StreamClassifier(_Stream, base.Classifier):
             else `RTRL`.
         learning_rate: of Adam.
         clip: largest norm of the gradients.
-        max_classes: outputs of the network. Classes take them in the order in which they appear.
+        max_features, max_classes: inputs and outputs of the network. Features and classes take them as they appear.
         seed: of the weights.
 
     Attributes:
-        learner: the `learn.Online`, None before the first sample; features: names of the inputs; classes.
+        learner: the `learn.Online`, None before the first sample; features: name -> input; classes, by output.
 
     >>> import longlag as ll
     >>> from river import evaluate, metrics
@@ -146,11 +146,13 @@ class StreamClassifier(_Stream, base.Classifier):
         rule: Rule | None = None,
         learning_rate: float = 0.01,
         clip: float = 1.0,
+        max_features: int = 32,
         max_classes: int = 16,
         seed: int = 0,
     ) -> None:
         self.layer, self.hidden_size, self.layer_options, self.rule = layer, hidden_size, layer_options, rule
-        self.learning_rate, self.clip, self.max_classes, self.seed = learning_rate, clip, max_classes, seed
+        self.learning_rate, self.clip, self.seed = learning_rate, clip, seed
+        self.max_features, self.max_classes = max_features, max_classes
         self.classes: list[Any] = []
         self._begin()
 
@@ -185,13 +187,13 @@ class StreamRegressor(_Stream, base.Regressor):
     Scale targets too: ``river.preprocessing.TargetStandardScaler(StreamRegressor())``.
 
     Attributes:
-        learner: the `learn.Online`, None before the first sample; features: names of the inputs.
+        learner: the `learn.Online`, None before the first sample; features: name -> input.
 
     >>> import math, longlag as ll
     >>> from river import evaluate, metrics
     >>> wave = [math.sin(k / 5) for k in range(601)]
     >>> stream = [({"now": now}, after) for now, after in zip(wave, wave[1:])]
-    >>> evaluate.progressive_val_score(stream, ll.estimators.StreamRegressor("local"), metrics.MAE()).get() < 0.2
+    >>> evaluate.progressive_val_score(stream, ll.estimators.StreamRegressor("lstm", 8), metrics.MAE()).get() < 0.3
     True
     """
 
@@ -203,10 +205,11 @@ class StreamRegressor(_Stream, base.Regressor):
         rule: Rule | None = None,
         learning_rate: float = 0.01,
         clip: float = 1.0,
+        max_features: int = 32,
         seed: int = 0,
     ) -> None:
         self.layer, self.hidden_size, self.layer_options, self.rule = layer, hidden_size, layer_options, rule
-        self.learning_rate, self.clip, self.seed = learning_rate, clip, seed
+        self.learning_rate, self.clip, self.max_features, self.seed = learning_rate, clip, max_features, seed
         self._begin()
 
     def _outputs(self) -> int:

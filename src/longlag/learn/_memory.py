@@ -11,7 +11,7 @@ from torch import Tensor
 
 from longlag.engines.cpu.realtime import words
 from longlag.engines.cpu.realtime.stream import Job, Stream
-from longlag.layers.state import Parts
+from longlag.layers.state import Parts, State
 from longlag.learn import _exchange, _plan
 from longlag.learn._moments import Moments
 from longlag.learn._rule import Trace
@@ -111,6 +111,14 @@ class Memory:
                     total.index_add_(0, weight.places[:, 1], stream.gradient[weight.places[:, 0]])
                     total = total.view_as(weight.parameter)
                     weight.parameter.grad = total if weight.bound is None else total * _slope(weight)
+
+    def state(self) -> State:
+        """A copy of the state after the last step; the engine's memory stays ahead of the learner's tensors."""
+        assert self.stream is not None
+        layer = self.learner.layer
+        parts = tuple(torch.empty_like(part) for part in layer.validate_state(None, self.stream.batch))
+        self.stream.transfer(self._state_jobs(parts), out=True)
+        return layer.state_spec.whole(parts)
 
     def _state_jobs(self, parts: Parts) -> list[Job]:
         assert self.stream is not None

@@ -196,6 +196,18 @@ class Streaming:
         x = _chunk.dense(x, learner.layer)
         return learner._step(x, target, mask, active=active, reset=reset, teacher=teacher)
 
+    @torch.no_grad()
+    def peek(self, x_t: Tensor | Any) -> Tensor:
+        """The output of the next step without taking it: state, trace and weights stay as they are. x_t as in `step`."""
+        learner: Any = self
+        (x_t,) = from_numpy(learner.layer, x_t)
+        x = _chunk.dense(x_t, learner.layer)
+        road = self._compiled
+        state = road.state() if road is not None and road.ahead else self._state
+        y, _ = learner.layer.step(x if x.dim() == 2 else x.unsqueeze(0), state)
+        output = y if learner.readout is None else learner.readout(y)
+        return output if x.dim() == 2 else output.squeeze(0)
+
     def predict(self, xs: Tensor, *, reset: Tensor | None = None, wanted: Tensor | None = None) -> Tensor:
         """The outputs for whole sequences with the weights as they are, from the initial state on.
 
