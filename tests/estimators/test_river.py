@@ -93,5 +93,5 @@ def test_what_does_not_fit_is_refused_by_name():
         model.learn_one({"x": 1, "y": 2}, "a")
     with pytest.raises(ValueError, match="StreamRegressor: y must be finite, got nan"):
         StreamRegressor().learn_one({"x": 1}, math.nan)
-    with pytest.raises(ValueError, match="StreamRegressor: layer must be .* got 'lstn'"):
+    with pytest.raises(ValueError, match=r"StreamRegressor: layer must be .* got 'lstn'"):
         StreamRegressor("lstn").learn_one({"x": 1}, 1)

@@ -53,7 +53,7 @@ def test_lists_and_padded_arrays_are_the_same_sequences(per_step):
 
 
 def test_the_end_of_a_sequence_is_read_in_both_directions():
-    X, labels = ragged()
+    X, _ = ragged()
     options = {"layer_options": {"bidirectional": True}, "epochs": 1, "random_state": 0}
     net = RecurrentRegressor("lstm", 8, **options).fit(X, [len(x) for x in X])
     network, found = net.network_, net.predict(X)

@@ -135,3 +135,18 @@ def test_the_detectors_of_river_see_a_rule_change(detector):
     falls = [step for step in online.drifts if step < 1000]
     assert all(step < 500 for step in falls)  # ADWIN reports improvement, too
     assert min(set(online.drifts) - set(falls)) < 1200
+
+
+@pytest.mark.parametrize("engine", ["cpu", "python"])
+def test_a_peek_changes_nothing(engine):
+    """`peek` gives what the next `step` gives, with the weights as they are, and leaves the learner as it was."""
+    torch.manual_seed(0)
+    layer, readout = ll.LSTM(2, 5, dtype=torch.float64), torch.nn.Linear(5, 1).double()
+    optimizer = torch.optim.SGD([*layer.parameters(), *readout.parameters()], lr=0.1)
+    learner = ll.learn.Online(layer, readout, ll.learn.squared_error, ll.learn.TruncatedRTRL(), optimizer)
+    learner.plan(engine)
+    for x in torch.randn(12, 3, 2, dtype=torch.float64):
+        seen = [learner.peek(x), learner.peek(x)]
+        output = learner.step(x, x[:, :1])
+        for each in seen:
+            torch.testing.assert_close(each, output, rtol=1e-12, atol=1e-12)

@@ -168,10 +168,7 @@ class RecurrentClassifier(ClassifierMixin, _Recurrent):
             raise ValueError(f"{type(self).__name__}: requires y to be passed, but the target y is None")
         xs = read(self, X, reset=True)
         check_consistent_length(xs, y)
-        if self.per_step:
-            labels = read_steps(type(self).__name__, y, xs)
-        else:
-            labels = list(column_or_1d(y, warn=True)[:, None])
+        labels = read_steps(type(self).__name__, y, xs) if self.per_step else list(column_or_1d(y, warn=True)[:, None])
         joined = np.concatenate(labels)
         assert_all_finite(joined, input_name="y")
         check_classification_targets(joined)

@@ -198,7 +198,7 @@ class Streaming:
 
     @torch.no_grad()
     def peek(self, x_t: Tensor | Any) -> Tensor:
-        """The output of the next step without taking it: state, trace and weights stay as they are. x_t as in `step`."""
+        """The output of the next step without taking it: state, trace and weights do not change. x_t as in `step`."""
         learner: Any = self
         (x_t,) = from_numpy(learner.layer, x_t)
         x = _chunk.dense(x_t, learner.layer)
