@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: peers test reproduce bench check format clean
+.PHONY: docs docs-serve notebooks peers test reproduce bench check format clean
 .DEFAULT_GOAL := test
 
 $(VENV)/ready: pyproject.toml constraints.txt
@@ -25,6 +25,19 @@ reproduce: $(VENV)/ready  ## the main job
 
 bench: $(VENV)/ready  ## the CPU engine over torch.nn
 	$(BIN)/longlag bench cpu
+
+docs: $(VENV)/docs  ## the site, in site/; warnings are errors
+	$(BIN)/mkdocs build --quiet --strict
+
+docs-serve: $(VENV)/docs  ## the site on loopback, rebuilt on changes
+	$(BIN)/mkdocs serve
+
+notebooks: $(VENV)/docs  ## the tutorials as executed notebooks, in build/notebooks/
+	$(BIN)/python tools/notebooks.py build/notebooks
+
+$(VENV)/docs: $(VENV)/ready
+	$(BIN)/pip install --quiet --constraint constraints.txt --group docs
+	touch $@
 
 format: $(VENV)/ready
 	$(BIN)/ruff check --fix .
