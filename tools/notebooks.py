@@ -1,6 +1,6 @@
 """The tutorials as notebooks, executed: every page of docs/tutorials, made by jupytext from its Markdown.
 
-    python tools/notebooks.py build/notebooks
+python tools/notebooks.py build/notebooks
 """
 
 from __future__ import annotations

@@ -20,7 +20,9 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-LINK = re.compile(r"\]\((?P<up>(?:\.\./)+)(?P<path>(?:src|tests|tools|examples|benchmarks|peers)/[\w/.-]+)(?:#[^)]*)?\)")
+LINK = re.compile(
+    r"\]\((?P<up>(?:\.\./)+)(?P<path>(?:src|tests|tools|examples|benchmarks|peers)/[\w/.-]+)(?:#[^)]*)?\)"
+)
 TITLES = {"cpu": "Numba", "torch": "torch", "gpu": "Triton", "js": "JavaScript"}
 
 
@@ -101,7 +103,7 @@ def cell_page(name: str, cell: Any, figures: dict[str, str]) -> str:
         "inputs per step": " ".join(cell.per_step) or "none",
         "recurrent matrix": "yes" if cell.dense else "no: a unit reads only its own past",
     }
-    parts.append("\n".join(["| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in facts.items())]))
+    parts.append("\n".join(["| declared | |", "|---|---|", *(f"| {key} | {value} |" for key, value in facts.items())]))
     parts.append("## Measured\n\nLargest differences in float64, from `python tools/fidelity.py`.")
     rows = [(key, value) for key, value in figures.items() if key != "cell"]
     parts.append("\n".join(["| check | |", "|---|---|", *(f"| {key} | {value} |" for key, value in rows)]))
