@@ -1,5 +1,7 @@
 """`RecurrentPolicy` beside sb3-contrib's own policy, and with layers whose states have any number of parts."""
 
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ BOX, TWO = spaces.Box(-1, 1, (3,)), spaces.Discrete(2)
 REFERENCE = {"lstm_kwargs": {"engine": "reference"}}
 
 
-def policy(kind, actions=TWO, **options):
+def policy(kind: Any, actions: Any = TWO, **options: Any) -> Any:
     torch.manual_seed(0)
     return kind(BOX, actions, lambda _: 1e-3, **options)
 
@@ -58,12 +60,13 @@ def test_equals_the_stock_policy(options):
     with torch.no_grad():
         wanted = stock(obs, given, starts, deterministic=True)
         found = ours(obs, given_packed, starts, deterministic=True)
-        values = stock.predict_values(obs, given.vf, starts), ours.predict_values(obs, given_packed.vf, starts)
+        wanted_values = stock.predict_values(obs, given.vf, starts)
+        values = ours.predict_values(obs, given_packed.vf, starts)
     assert torch.equal(found[0], wanted[0])
     same(found[1:3], wanted[1:3], "values and log-probabilities", 1e-6)
     same(tuple(found[3].pi), packed(*wanted[3].pi), "states of the actor", 1e-6)
     same(tuple(found[3].vf), packed(*wanted[3].vf), "states of the critic", 1e-6)
-    same(*reversed(values), "predicted values", 1e-6)
+    same(values, wanted_values, "predicted values", 1e-6)
 
     for one in (stock, ours):
         one.set_training_mode(True)
@@ -86,7 +89,8 @@ def test_trains_as_the_stock_policy_does():
     size = {"lstm_hidden_size": 6}
     stock = RecurrentPPO("MlpLstmPolicy", env(), policy_kwargs=size, **options)
     ours = RecurrentPPO(ll.rl.RecurrentPolicy, env(), policy_kwargs={"layer": ll.LSTM, **size}, **options)
-    ours.set_parameters(stock.get_parameters())  # with the optimiser's
+    weights: Any = stock.get_parameters()  # and the optimiser's state
+    ours.set_parameters(weights)
     before = [p.detach().clone() for p in stock.policy.parameters()]
     for model in (stock, ours):
         model.set_random_seed(3)
@@ -202,7 +206,7 @@ def test_learns_from_what_sb3_serves(name):
         "lstm_kwargs": {"dropout": 0.5, "engine": "reference"},
         **options,
     }
-    model = RecurrentPPO(kind, make(), n_steps=16, n_epochs=1, policy_kwargs=options, seed=0, **settings)
+    model: Any = RecurrentPPO(kind, make(), n_steps=16, n_epochs=1, policy_kwargs=options, seed=0, **settings)
     before = [p.detach().clone() for p in model.policy.lstm_actor.parameters()]
     model.learn(32)
     assert all((a != b).any() for a, b in zip(before, model.policy.lstm_actor.parameters()))

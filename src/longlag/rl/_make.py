@@ -30,7 +30,7 @@ def make_layer(
     >>> make_layer("test", "gru", 3, 5, 2, {"norm": "layer"})
     Recurrent(gru, 3, 5, num_layers=2, norm='layer')
     >>> make_layer("test", lambda n: layers.LSTM97(n, 4, 2), 3, None, None, {}).state_spec.size
-    16
+    24
     """
     if isinstance(kind, str):
         kind = _named(owner, kind)
@@ -45,7 +45,8 @@ def make_layer(
                 f"{owner}: layer {kind.__name__} has other sizes than hidden_size and num_layers; "
                 f"give a function: layer=lambda input_size: {kind.__name__}(input_size, …)"
             )
-        layer = kind(*(input_size, *sizes), **options)
+        make: Any = kind
+        layer = make(input_size, *sizes, **options)
     elif callable(kind):
         given = {"lstm_hidden_size": hidden_size, "n_lstm_layers": num_layers, "lstm_kwargs": options or None}
         for name, value in given.items():

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from longlag.layers import Layer
+from longlag.rl import _runs
 from longlag.rl._make import LayerLike, make_layer
 
 Buffers = tuple[Tensor, Tensor]
@@ -36,35 +37,18 @@ class BufferedLayer(nn.Module):
         self.hidden_size = (layer.state_spec.size + 1) // 2
         self.register_load_state_dict_pre_hook(_accept_plain_names)
 
-    @property
-    def output_size(self) -> int:
-        """Features of the layer's output; raises what a call with ``reset`` would raise."""
-        x = self.layer.any_weight.new_zeros(1, 1, self.input_size)
-        with torch.no_grad():
-            y, _ = self.layer.for_analysis()(x, reset=torch.ones(1, 1, dtype=torch.bool, device=x.device))
-        return y.shape[-1]
-
     def forward(self, features: Tensor, buffers: Buffers, episode_starts: Tensor) -> tuple[Tensor, Buffers]:
         """Run B sequences of T steps: features (B, T, I), episode_starts (B, T) bool; outputs (B, T, O)."""
-        layer, spec = self.layer, self.layer.state_spec
-        rows = torch.cat([part[0] for part in buffers], -1)[:, : spec.size]
-        if features.shape[1] == 1 and not self.training:
-            starts = episode_starts[:, 0]
-            if bool(starts.any()):
-                rows = torch.where(starts.unsqueeze(-1), spec.flatten(layer.initial_state(len(rows))), rows)
-            y, state = layer.step(features[:, 0], self._whole(rows))
-            y = y.unsqueeze(1)
-        elif layer.batch_first:
-            y, state = layer(features, self._whole(rows), reset=episode_starts)
-        else:
-            y, state = layer(features.transpose(0, 1), self._whole(rows), reset=episode_starts.t())
-            y = y.transpose(0, 1)
-        rows = pad(spec.flatten(state), (0, spec.size % 2)).unsqueeze(0)
-        return y, (rows[..., : self.hidden_size], rows[..., self.hidden_size :])
-
-    def _whole(self, rows: Tensor) -> Any:
         spec = self.layer.state_spec
-        return spec.whole([part.contiguous() for part in spec.unflatten(rows)])
+        rows = torch.cat([part[0] for part in buffers], -1)[:, : spec.size]
+        parts = tuple(part.contiguous() for part in spec.unflatten(rows))
+        if features.shape[1] == 1 and not self.training:
+            y, parts = _runs.step(self.layer, features[:, 0], parts, episode_starts[:, 0])
+            y = y.unsqueeze(1)
+        else:
+            y, parts = _runs.run(self.layer, features, parts, episode_starts)
+        rows = pad(spec.flatten(parts), (0, spec.size % 2)).unsqueeze(0)
+        return y, (rows[..., : self.hidden_size], rows[..., self.hidden_size :])
 
 
 def _accept_plain_names(module: BufferedLayer, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
@@ -135,7 +119,7 @@ class RecurrentPolicy(RecurrentActorCriticPolicy):
     def _build_mlp_extractor(self) -> None:
         """Called by the parent's constructor when the size of the features is known and that of outputs is needed."""
         self._made.append(self._make())
-        self.lstm_output_dim = self._made[0].output_size
+        self.lstm_output_dim = _runs.output_size(self._made[0].layer)
         super()._build_mlp_extractor()
 
     @staticmethod
