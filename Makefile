@@ -43,11 +43,14 @@ format: $(VENV)/ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-peers: $(VENV)/ready  ## cells beside their authors' packages, in an environment of their own
+.venv-peers/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-peers
 	.venv-peers/bin/pip install --quiet --upgrade "pip>=25.1"
-	.venv-peers/bin/pip install --quiet --constraint constraints.txt --editable . --group dev
+	.venv-peers/bin/pip install --quiet --constraint constraints.txt --editable . "pytest>=8"
 	.venv-peers/bin/pip install --quiet --constraint constraints.txt --no-deps --group peers
+	touch $@
+
+peers: .venv-peers/ready  ## cells beside their authors' packages, in an environment of their own
 	.venv-peers/bin/python -m pytest -W ignore peers
 
 clean:

@@ -26,6 +26,7 @@ LEFT: dict[str, set[str]] = {room: set(CHAIN[:k]) for k, room in enumerate(CHAIN
 LEFT["structured"] = LEFT["learn"] - {"learn"}
 LEFT["tagger"] = LEFT["lab"] | {"structured"}
 LEFT["flow"] = LEFT["lab"]
+LEFT["rl"] = LEFT["learn"] - {"learn"}  # policies made of layers
 LEFT["export"] = LEFT["lab"] | {"structured"}  # exports layers, learners that learn on, and the decoding of a CRF
 LEFT["cli"] |= {
     "structured",
