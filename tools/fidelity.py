@@ -1,6 +1,7 @@
 """The figures behind docs/fidelity.md: how far every named cell's roads are apart, in float64.
 
     python tools/fidelity.py            writes docs/fidelity.csv (some minutes if kernels must be compiled)
+    python tools/fidelity.py --new      measures the cells that the file does not have, and keeps the rest
 
 For each cell, a layer of 5 units runs over 7 steps of 3 ragged sequences with resets. Differences are the largest over
 outputs, final states and all gradients, relative to the largest entry of each tensor.
@@ -9,6 +10,7 @@ outputs, final states and all gradients, relative to the largest entry of each t
 from __future__ import annotations
 
 import csv
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +44,7 @@ def names() -> list[str]:
 def apart(ours: list[Tensor], theirs: list[Tensor]) -> float:
     """The largest difference, relative to the largest entry of each tensor."""
     pairs = [(a, b) for a, b in zip(ours, theirs, strict=True) if b.numel()]
-    return max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-3)) for a, b in pairs)
+    return max(((a - b).abs().max() / b.abs().max().clamp(min=1e-3)).item() for a, b in pairs)
 
 
 class Problem:
@@ -120,9 +122,13 @@ def row(name: str) -> dict[str, str]:
 
 
 def main() -> None:
+    kept: dict[str, dict[str, str]] = {}
+    if "--new" in sys.argv[1:]:
+        with FILE.open(encoding="utf-8") as file:
+            kept = {line["cell"]: line for line in csv.DictReader(file)}
     rows = []
     for name in names():
-        rows.append(row(name))
+        rows.append(kept.get(name) or row(name))
         print(*rows[-1].values(), sep="  ", flush=True)
     with FILE.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, rows[0], lineterminator="\n")
