@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: peers test reproduce bench check format clean
+.PHONY: docs docs-serve notebooks peers test reproduce bench check format clean
 .DEFAULT_GOAL := test
 
 $(VENV)/ready: pyproject.toml constraints.txt
@@ -26,15 +26,31 @@ reproduce: $(VENV)/ready  ## the main job
 bench: $(VENV)/ready  ## the CPU engine over torch.nn
 	$(BIN)/longlag bench cpu
 
+docs: $(VENV)/docs  ## the site, in site/; warnings are errors
+	$(BIN)/mkdocs build --quiet --strict
+
+docs-serve: $(VENV)/docs  ## the site on loopback, rebuilt on changes
+	$(BIN)/mkdocs serve
+
+notebooks: $(VENV)/docs  ## the tutorials as executed notebooks, in build/notebooks/
+	$(BIN)/python tools/notebooks.py build/notebooks
+
+$(VENV)/docs: $(VENV)/ready
+	$(BIN)/pip install --quiet --constraint constraints.txt --group docs
+	touch $@
+
 format: $(VENV)/ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-peers: $(VENV)/ready  ## cells beside their authors' packages, in an environment of their own
+.venv-peers/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-peers
 	.venv-peers/bin/pip install --quiet --upgrade "pip>=25.1"
-	.venv-peers/bin/pip install --quiet --constraint constraints.txt --editable . --group dev
+	.venv-peers/bin/pip install --quiet --constraint constraints.txt --editable . "pytest>=8"
 	.venv-peers/bin/pip install --quiet --constraint constraints.txt --no-deps --group peers
+	touch $@
+
+peers: .venv-peers/ready  ## cells beside their authors' packages, in an environment of their own
 	.venv-peers/bin/python -m pytest -W ignore peers
 
 clean:

@@ -24,6 +24,14 @@ def device() -> str:
     return names[0].partition(":")[2].strip() if names else platform.processor() or platform.machine()
 
 
+def version(package: str) -> str:
+    """A package's version; empty if it is not installed (the GPU engine does without Numba)."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
 def append(
     name: str,
     value: float,
@@ -36,7 +44,7 @@ def append(
     """Add a row to ``results.csv`` and print it; ``ratio`` is value over baseline, ``on`` another device."""
     ratio = None if baseline is None else value / baseline
     written = lambda number: "" if number is None else f"{number:.4g}"  # noqa: E731
-    versions = [platform.python_version(), *map(importlib.metadata.version, ("torch", "numba")), longlag.__version__]
+    versions = [platform.python_version(), *map(version, ("torch", "numba")), longlag.__version__]
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     row = [name, written(value), unit, written(baseline), written(ratio), written(spread), on or device()]
     row += [torch.get_num_threads(), *versions, today]

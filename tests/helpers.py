@@ -72,6 +72,7 @@ SQUASHES = ("4s-2", "2s-1", "logistic", "tanh", "identity")
 NAMED = ["elman", "elman_relu", "rnn97", "lstm", "gru", "leaky", "static", "net_feedback", "activation_feedback"]
 SHELF = ["peephole_lstm", "coupled_lstm", "gru_original", "mgu", "slstm", "min_gru", "min_lstm", "ind_rnn", "fast_grnn"]
 SHELF += ["antisymmetric", "co_rnn", "lem", "cfc", "ctrnn", "lif", "snn_leaky", "snn_synaptic", "adaptive_lif", "lru"]
+SHELF += ["gru_d", "gru_d_original"]
 CELLS: dict[str, cells.Cell] = {
     **{name: getattr(cells, name) for name in NAMED},
     **{f"memory_cell {g} {h}": cells.memory_cell(g, h) for g, h in zip(SQUASHES, SQUASHES[1:] + SQUASHES[:1])},

@@ -27,6 +27,7 @@ LEFT["structured"] = LEFT["learn"] - {"learn"}
 LEFT["tagger"] = LEFT["lab"] | {"structured"}
 LEFT["flow"] = LEFT["lab"]
 LEFT["estimators"] = LEFT["lab"]
+LEFT["rl"] = LEFT["learn"] - {"learn"}  # policies made of layers
 LEFT["export"] = LEFT["lab"] | {"structured"}  # exports layers, learners that learn on, and the decoding of a CRF
 LEFT["cli"] |= {
     "structured",

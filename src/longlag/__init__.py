@@ -7,6 +7,7 @@ from longlag import flow as flow
 from longlag import lab as lab
 from longlag import layers as layers
 from longlag import learn as learn
+from longlag import rl as rl
 from longlag import tasks as tasks
 from longlag.cells import cell as cell
 from longlag.layers import GRU as GRU

@@ -10,6 +10,7 @@ from longlag import cells
 
 GLYPHS = {"−": "-", "·": "*", "σ": "sigmoid", "α": "alpha", "γ": "gamma", "ε": "eps", "ζ": "zeta", "ν": "nu"}
 FUNCTIONS = {"sigmoid": torch.sigmoid, "tanh": torch.tanh, "relu": torch.relu, "exp": torch.exp, "sin": torch.sin}
+FUNCTIONS |= {"sqrt": torch.sqrt}
 FUNCTIONS |= {"cos": torch.cos, "softplus": torch.nn.functional.softplus, "maximum": torch.maximum}
 FUNCTIONS |= {"where": torch.where, "detach": torch.Tensor.detach, "spike": lambda v, *_: (v > 0).to(v.dtype)}
 SQUASH = {  # [LSTM-97 2]: the ranges (−2, 2) and (−1, 1), and what experiment 2 uses

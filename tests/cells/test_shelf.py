@@ -102,11 +102,11 @@ FUSED = [name for name in SHELF if getattr(cells, name).reads_only_y]
 
 @pytest.mark.parametrize("name", [name for name in SHELF if name not in FUSED])
 def test_cells_that_no_kernel_computes_yet_say_so(name):
-    assert name in ("gru_original", "mgu", "co_rnn", "lem")
+    assert name in ("gru_original", "mgu", "co_rnn", "lem", "gru_d", "gru_d_original")
     layer = layer_of(name, engine="auto")
     assert layer.engine_for(randn(T, B, I)).startswith("reference: ")
     with pytest.raises(ValueError, match=rf"^engine 'cpu' cannot serve this call: .*{name}"):
-        layer_of(name, engine="cpu")(randn(T, B, I))
+        layer_of(name, engine="cpu")(randn(T, B, I), **numbers(layer))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])

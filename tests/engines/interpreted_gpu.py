@@ -12,6 +12,7 @@ from contract import in_float64, problem, results
 
 import longlag as ll
 from longlag import engines
+from longlag.engines.cpu.cache import machine
 from longlag.engines.gpu import loops, run
 from longlag.engines.gpu.equations import equations
 from longlag.engines.gpu.plan import Plan, power_of_two
@@ -146,6 +147,17 @@ def test_layers_by_name_and_without_gradients(monkeypatch):
     with torch.no_grad():
         layer(x)
     assert asked == [False] * 4
+
+
+def test_the_first_launch_announces_its_compilation(monkeypatch, capsys):
+    mine = ll.cell(gates="a", dense=False)(lambda a, y: ll.cells.tanh(a) + 0.53125 * y)
+    monkeypatch.setattr(machine, "PATIENCE", 0.0)
+    layer, said = ll.Recurrent(mine, 2, 3, engine="gpu"), []
+    for _ in range(2):
+        with torch.no_grad():
+            layer(torch.zeros(2, 1, 2))
+        said.append(capsys.readouterr().err)
+    assert said == ["longlag: compiling <lambda>.forward (once; the result is kept in Triton's cache) …\n", ""]
 
 
 def test_second_derivatives():

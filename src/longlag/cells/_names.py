@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from longlag.cells.elman import rnn97 as rnn97
     from longlag.cells.fastgrnn import fast_grnn as fast_grnn
     from longlag.cells.gru import gru as gru
+    from longlag.cells.gru_d import gru_d as gru_d
+    from longlag.cells.gru_d import gru_d_original as gru_d_original
     from longlag.cells.indrnn import ind_rnn as ind_rnn
     from longlag.cells.leaky import leaky as leaky
     from longlag.cells.local import activation_feedback as activation_feedback
@@ -44,6 +46,7 @@ FILES = {  # file -> its cells
     "lstm97": "memory_cell",
     "peephole": "peephole_lstm coupled_lstm",
     "mgu": "gru_original mgu",
+    "gru_d": "gru_d gru_d_original",
     "slstm": "slstm",
     "minimal": "min_gru min_lstm",
     "indrnn": "ind_rnn",

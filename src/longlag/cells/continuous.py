@@ -1,6 +1,6 @@
 """Units in continuous time: for irregular samples, and for models of neural circuits."""
 
-from longlag.cells import cell, relu, sigmoid, tanh
+from longlag.cells import cell, relu, sigmoid, sqrt, tanh
 
 
 @cell(gates="a b s r", inputs="dt")
@@ -15,14 +15,16 @@ def cfc(a, b, s, r, dt):
     return tanh(a) * (1 - gate) + tanh(b) * gate
 
 
-@cell(gates="a", states="v", params={"alpha": 0.2}, fixed={"sigma": 0.0}, noise="xi")
-def ctrnn(a, v, xi, alpha, sigma):
-    """Continuous-time RNN of neuroscience (Song et al. 2016): potential v, rate y, α = dt/τ, noise ξ.
+@cell(gates="a", states="v", fixed={"tau": 5.0, "dt": 1.0, "sigma": 0.0}, noise="xi")
+def ctrnn(a, v, xi, tau, dt, sigma):
+    """Continuous-time RNN of neuroscience (Song et al. 2016): potential v, rate y, time constant tau, noise ξ.
 
     Take the cell to model cortical circuits: ``recurrent_signs`` gives Dale's law, ``recurrent_mask`` the connections.
 
-    v(t) = (1 − α)·v(t−1) + α·(a + sigma·xi)
+    alpha = dt/tau
+    v(t) = (1 − alpha)·v(t−1) + alpha·a + sigma·sqrt(2·alpha)·xi
     y(t) = relu(v(t))
     """
-    v = (1 - alpha) * v + alpha * (a + sigma * xi)
+    alpha = dt / tau
+    v = (1 - alpha) * v + alpha * a + sigma * sqrt(2 * alpha) * xi
     return relu(v), v

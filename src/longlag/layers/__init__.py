@@ -11,6 +11,9 @@ from longlag.layers.jordan import Jordan as Jordan
 from longlag.layers.layer import Layer as Layer
 from longlag.layers.layer import check_layer as check_layer
 from longlag.layers.linear import LinearStep as LinearStep
+from longlag.layers.loading import HeadwiseSLSTM as HeadwiseSLSTM
+from longlag.layers.loading import from_ncps as from_ncps
+from longlag.layers.loading import from_xlstm as from_xlstm
 from longlag.layers.local import Leaky as Leaky
 from longlag.layers.local import LocalFeedback as LocalFeedback
 from longlag.layers.local_network import LocalFeedbackNetwork as LocalFeedbackNetwork

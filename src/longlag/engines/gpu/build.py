@@ -22,7 +22,10 @@ KINDS = ("scan", "local", "resident", "stepwise")
 
 
 class Kernels(NamedTuple):
-    """The two kernels of a cell in one kind of loop, and the equations they were printed from."""
+    """The two kernels of a cell in one kind of loop, and the equations they were printed from.
+
+    ``compiled`` holds the options with which they were launched: Triton compiles at the first launch with each.
+    """
 
     kind: str
     equations: Equations
@@ -30,6 +33,7 @@ class Kernels(NamedTuple):
     forward: Any
     backward: Any
     source: str
+    compiled: set[Any]
 
 
 def source(cell: Cell, kind: str, norm: bool) -> str:
@@ -59,5 +63,5 @@ def kernels(cell: Cell, kind: str, norm: bool = False) -> Kernels:
     if key not in cell.engine_memory:
         text = source(cell, kind, norm)
         scope = _module(text)
-        cell.engine_memory[key] = Kernels(kind, equations(cell), norm, scope["forward"], scope["backward"], text)
+        cell.engine_memory[key] = Kernels(kind, equations(cell), norm, scope["forward"], scope["backward"], text, set())
     return cell.engine_memory[key]

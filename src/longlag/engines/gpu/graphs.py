@@ -53,6 +53,12 @@ def replayed(key: Hashable, function: Function, tensors: Sequence[Tensor]) -> li
         return [result.clone() for result in found.results]
 
 
+def clear() -> None:
+    """Forget all graphs: the kernels in them have changed."""
+    with _lock:
+        _graphs.clear()
+
+
 def _captured(function: Function, tensors: Sequence[Tensor]) -> _Graph:
     inputs, graph = [t.clone() for t in tensors], torch.cuda.CUDAGraph()
     # other threads may go on allocating: only what this thread does must be fit for capture

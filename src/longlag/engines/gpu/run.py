@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from longlag.cells import Cell
 from longlag.engines._arguments import resets_backwards
+from longlag.engines.cpu.cache.machine import announced
 from longlag.engines.gpu.build import Kernels, kernels
 from longlag.engines.gpu.graphs import replayed
 from longlag.engines.gpu.loops import names as pointers
@@ -182,10 +184,12 @@ class Run:
         wanted = pointers("local" if kind == "scan" else kind, self.kernels.equations, call.norm, which)
         sizes = [self.T, self.B, self.H] if kind == "scan" else [self.T, self.B, self.H, start, stop, call.eps]
         tensors = {**self.tensors, **own}
-        kernel = getattr(self.kernels, which)
-        kernel[rows, math.ceil(self.H / BH)](
-            *(tensors[name] for name in wanted), *sizes, **flags, num_warps=warps, enable_fp_fusion=True
-        )
+        grid, kernel = (rows, math.ceil(self.H / BH)), getattr(self.kernels, which)
+        options = (which, kind, call.norm, self.tensors["net"].dtype, warps, *flags.values())
+        if new := options not in self.kernels.compiled:
+            self.kernels.compiled.add(options)
+        with announced(f"{call.cell.name}.{which}", "Triton's cache") if new else nullcontext():
+            kernel[grid](*(tensors[name] for name in wanted), *sizes, **flags, num_warps=warps, enable_fp_fusion=True)
 
     def _time(self, n: int) -> int:
         return self.T - 1 - n if self.call.reverse else n

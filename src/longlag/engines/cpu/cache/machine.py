@@ -79,10 +79,10 @@ def fingerprint(*made_of: Path) -> str:
 
 
 @contextlib.contextmanager
-def announced(name: str) -> Iterator[None]:
+def announced(name: str, kept: str = "") -> Iterator[None]:
     """Record the compile time of a kernel, and print a message if compilation takes long."""
     start = time.perf_counter()
-    text = f"longlag: compiling {name} (once; the result is kept in {folder()}) …"
+    text = f"longlag: compiling {name} (once; the result is kept in {kept or folder()}) …"
     timer = threading.Timer(PATIENCE, lambda: print(text, file=sys.stderr))
     timer.daemon = True
     timer.start()

@@ -1,0 +1,119 @@
+"""Hooks of the documentation site (mkdocs.yml): pages that are made from the sources when the site is built.
+
+- Links to source files lead to pages that show these files with line numbers.
+- The changelog is CHANGELOG.md.
+- Tutorials can be downloaded as notebooks, made from the same Markdown by jupytext.
+- Every named cell has a page of its own: equations, printed code, and the figures of docs/fidelity.csv.
+"""
+
+from __future__ import annotations
+
+import csv
+import inspect
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+import jupytext
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+LINK = re.compile(
+    r"\]\((?P<up>(?:\.\./)+)(?P<path>(?:src|tests|tools|examples|benchmarks|peers)/[\w/.-]+)(?:#[^)]*)?\)"
+)
+TITLES = {"cpu": "Numba", "torch": "torch", "gpu": "Triton", "js": "JavaScript"}
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the generated pages."""
+    pages = [(DOCS / file.src_uri, file) for file in files.documentation_pages()]
+    linked = {match["path"] for page, _ in pages for match in LINK.finditer(page.read_text(encoding="utf-8"))}
+    for path in sorted(linked):
+        if (ROOT / path).is_file():
+            files.append(File.generated(config, f"source/{path}.md", content=source_page(path)))
+    files.append(File.generated(config, "changelog.md", content=(ROOT / "CHANGELOG.md").read_text(encoding="utf-8")))
+    for page, file in pages:
+        if file.src_uri.startswith("tutorials/") and page.stem != "index":
+            notebook = jupytext.writes(jupytext.read(page), "ipynb")
+            files.append(File.generated(config, file.src_uri.replace(".md", ".ipynb"), content=notebook))
+    for name, content in cell_pages().items():
+        files.append(File.generated(config, f"fidelity/{name}.md", content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Point links to source files at their pages; offer a tutorial as a notebook."""
+    here = posixpath.dirname(page.file.src_uri)
+
+    def to_page(match: re.Match[str]) -> str:
+        target = f"source/{match['path']}.md"
+        if files.get_file_from_path(target) is None:  # a folder: named, not linked
+            return "]()"
+        return f"]({posixpath.relpath(target, here or '.')})"
+
+    markdown = re.sub(r"\[([^\]]*)\]\(\)", r"\1", LINK.sub(to_page, markdown))
+    if page.file.src_uri == "fidelity.md":
+        markdown += cell_table()
+    if page.file.src_uri.startswith("tutorials/") and not page.file.src_uri.endswith("index.md"):
+        name = posixpath.basename(page.file.src_uri).replace(".md", ".ipynb")
+        title, _, rest = markdown.partition("\n")
+        markdown = f"{title}\n\n[Download this page as a notebook]({name})\n{rest}"
+    return markdown
+
+
+def source_page(path: str) -> str:
+    """A source file with line numbers; the search leaves it out."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    return f'---\nsearch:\n  exclude: true\n---\n\n# {path}\n\n````python linenums="1"\n{text}````\n'
+
+
+def measured() -> list[dict[str, str]]:
+    """The rows of docs/fidelity.csv."""
+    with (DOCS / "fidelity.csv").open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def cell_table() -> str:
+    """All cells with their figures."""
+    rows = measured()
+    lines = ["| " + " | ".join(rows[0]) + " |", "|---" * len(rows[0]) + "|"]
+    for row in rows:
+        name, *figures = row.values()
+        lines.append(f"| [{name}](fidelity/{name}.md) | " + " | ".join(figures) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def cell_pages() -> dict[str, str]:
+    """A page for every named cell."""
+    from longlag import cells
+
+    return {row["cell"]: cell_page(row["cell"], getattr(cells, row["cell"]), row) for row in measured()}
+
+
+def cell_page(name: str, cell: Any, figures: dict[str, str]) -> str:
+    """Equations, declaration, figures and printed code of a cell."""
+    summary, _, rest = inspect.cleandoc(cell.__doc__).partition("\n")
+    parts = [f"# {name}", summary, f"```text\n{rest.strip()}\n```" if rest.strip() else ""]
+    facts = {
+        "gates": " ".join(cell.gates),
+        "states": " ".join(cell.states) or "none",
+        "trained per unit": " ".join(cell.params) or "none",
+        "inputs per step": " ".join(cell.per_step) or "none",
+        "recurrent matrix": "yes" if cell.dense else "no: a unit reads only its own past",
+    }
+    parts.append("\n".join(["| declared | |", "|---|---|", *(f"| {key} | {value} |" for key, value in facts.items())]))
+    parts.append("## Measured\n\nLargest differences in float64, from `python tools/fidelity.py`.")
+    rows = [(key, value) for key, value in figures.items() if key != "cell"]
+    parts.append("\n".join(["| check | |", "|---|---|", *(f"| {key} | {value} |" for key, value in rows)]))
+    parts.append("## Printed from the equations")
+    for target, title in TITLES.items():
+        try:
+            code = cell.source(target)
+        except ValueError as refusal:
+            parts.append(f"### {title}\n\nNot printed: {refusal}")
+            continue
+        language = "javascript" if target == "js" else "python"
+        parts.append(f"### {title}\n\n```{language}\n{code.rstrip()}\n```")
+    return "\n\n".join(parts) + "\n"
