@@ -113,7 +113,7 @@ class HeadwiseSLSTM(nn.Module):
 
 
 class HeadInputs(Structure):
-    """W of four gates whose heads read their own features; with ``apart``, two gates read the first half of the input."""
+    """W of four gates whose heads read their own features; with ``apart``, two gates read half of the input."""
 
     def __init__(self, heads: int, apart: bool) -> None:
         super().__init__()
