@@ -4,6 +4,7 @@
 - The changelog is CHANGELOG.md.
 - Tutorials can be downloaded as notebooks, made from the same Markdown by jupytext.
 - Every named cell has a page of its own: equations, printed code, and the figures of docs/fidelity.csv.
+- Pages load nothing from other hosts. The shim with which the theme searches without a server is docs/assets/iframe-worker.js.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import jupytext
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -23,6 +25,8 @@ DOCS = ROOT / "docs"
 LINK = re.compile(
     r"\]\((?P<up>(?:\.\./)+)(?P<path>(?:src|tests|tools|examples|benchmarks|peers)/[\w/.-]+)(?:#[^)]*)?\)"
 )
+SHIM = "https://unpkg.com/iframe-worker/shim"
+ELSEWHERE = re.compile(r"""<(?:script|img|iframe)[^>]*\ssrc="?https?:[^">]*|<link[^>]*stylesheet[^>]*href="?https?:[^">]*""")
 TITLES = {"cpu": "Numba", "torch": "torch", "gpu": "Triton", "js": "JavaScript"}
 
 
@@ -61,6 +65,15 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         title, _, rest = markdown.partition("\n")
         markdown = f"{title}\n\n[Download this page as a notebook]({name})\n{rest}"
     return markdown
+
+
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Load the theme's shim from the site; refuse what a page loads from another host."""
+    here = posixpath.dirname(page.file.dest_uri)
+    output = output.replace(SHIM, posixpath.relpath("assets/iframe-worker.js", here or "."))
+    if found := ELSEWHERE.search(output):
+        raise PluginError(f"{page.file.src_uri} loads from another host: {found[0]}")
+    return output
 
 
 def source_page(path: str) -> str:
