@@ -2,6 +2,7 @@
 
 import csv
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -26,3 +27,11 @@ def test_every_named_cell_has_measured_figures():
     assert [row["cell"] for row in rows] == named
     differences = [value for row in rows for key, value in row.items() if "RTRL" in key or "steps" in key]
     assert all(float(value) < 1e-12 for value in differences)
+
+
+def test_every_extra_is_on_the_install_page():
+    extras = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    named = re.findall(r"`longlag\[(\w+)\]`", (DOCS / "install.md").read_text(encoding="utf-8"))
+    assert sorted(named) == sorted(extras)

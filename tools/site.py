@@ -26,7 +26,9 @@ LINK = re.compile(
     r"\]\((?P<up>(?:\.\./)+)(?P<path>(?:src|tests|tools|examples|benchmarks|peers)/[\w/.-]+)(?:#[^)]*)?\)"
 )
 SHIM = "https://unpkg.com/iframe-worker/shim"
-ELSEWHERE = re.compile(r"""<(?:script|img|iframe)[^>]*\ssrc="?https?:[^">]*|<link[^>]*stylesheet[^>]*href="?https?:[^">]*""")
+ELSEWHERE = re.compile(
+    r"""<(?:script|img|iframe)[^>]*\ssrc="?https?:[^">]*|<link[^>]*stylesheet[^>]*href="?https?:[^">]*"""
+)
 TITLES = {"cpu": "Numba", "torch": "torch", "gpu": "Triton", "js": "JavaScript"}
 
 
