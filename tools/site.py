@@ -4,7 +4,7 @@
 - The changelog is CHANGELOG.md.
 - Tutorials can be downloaded as notebooks, made from the same Markdown by jupytext.
 - Every named cell has a page of its own: equations, printed code, and the figures of docs/fidelity.csv.
-- Pages load nothing from other hosts. The shim with which the theme searches without a server is docs/assets/iframe-worker.js.
+- Pages load nothing from other hosts; docs/assets/iframe-worker.js lets the theme search without a server.
 """
 
 from __future__ import annotations
