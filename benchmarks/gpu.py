@@ -330,7 +330,7 @@ def scans(machine: Any) -> None:
         given += [torch.full((H,), 0.9, device="cuda", dtype=dtype) for _ in cell.params]
         d = torch.randn(T, B, H, device="cuda", dtype=dtype)
         names = gpu.names(cell, False, False)
-        words = f"{cell.name} {cell.key}", names, given, False, 0.0, None, None, None
+        words = f"{cell.name} {cell.key}", names, given, False, 0.0, 1, None, None, None
 
         def forward(save: bool = False, words: Any = words) -> Tensor:
             return torch.ops.longlag.recurrent_gpu(*words, save)[0]

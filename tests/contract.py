@@ -26,6 +26,7 @@ def problem(cell, dtype, *, T, B, inputs, H, norm, ragged, reset, mask):
         "U": draw(gy * H, H, scale=H**-0.5) if cell.dense else None,
         "state": [draw(B, H) for _ in cell.fed_back],
         "params": [(draw(H, scale=0.2).detach() + 0.9).requires_grad_() for _ in cell.params],
+        "numbers": [(draw(T, B, H, scale=0.5).detach() + 0.8).requires_grad_() for _ in cell.per_step],
     }
     options = {
         "norm": Norm(draw(len(cell.gates), H), draw(len(cell.gates), H), 1e-5) if norm else None,
@@ -40,14 +41,15 @@ def leaves_of(given, norm):
     """All that gradients are wanted for."""
     biases = given["b"] if isinstance(given["b"], tuple) else [given["b"]]
     leaves = [given["x"], given["W"], *biases, given["U"], *(norm or ())[:2], *given["state"], *given["params"]]
+    leaves += given["numbers"]
     return [value for value in leaves if value is not None]
 
 
 def results(engine, cell, given, options, leaves, reverse):
-    x, W, b, U, state, params = given.values()
+    x, W, b, U, state, params, numbers = given.values()
     w = Weights(W, b, U, None, tuple(params), options["norm"])
     how = {name: options[name] for name in ("mask", "lengths", "reset")}
-    y, final = engines.run(engine, cell, x, w, state, **how, reverse=reverse)
+    y, final = engines.run(engine, cell, x, w, state, **how, reverse=reverse, numbers=numbers)
     weights = torch.Generator().manual_seed(7)
     seen = [y, *final]
     terms = [(v * torch.randn(v.shape, dtype=torch.float64, generator=weights).to(v)).sum() for v in seen]

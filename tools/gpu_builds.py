@@ -23,6 +23,7 @@ from longlag import cells
 from longlag.cells import Cell, cell, sigmoid, tanh
 from longlag.engines.gpu import loops, scans
 from longlag.engines.gpu.build import kernels
+from longlag.engines.gpu.lines import names
 from longlag.engines.gpu.plan import Plan, plan
 
 TARGETS = {
@@ -48,10 +49,11 @@ class Case(NamedTuple):
     H: int
     dtype: torch.dtype = torch.float32
     norm: bool = False
+    heads: int = 1
 
     def plan(self, target: str) -> Plan:
         """The default configuration on a GPU with the target's shared memory."""
-        return plan(self.cell, self.H, self.dtype.itemsize, self.norm, SHARED[target] * 1024)
+        return plan(self.cell, self.H, self.dtype.itemsize, self.norm, self.heads, SHARED[target] * 1024)
 
 
 CASES = [
@@ -82,11 +84,11 @@ class Built(NamedTuple):
 
 def build(case: Case, which: str, target: str) -> Built:
     """Compile ``"forward"`` or ``"backward"``, with all options of a call except ``reverse``."""
-    kind, BM, BH, warps = case.plan(target)
+    kind, BM, BH, warps, units = case.plan(target)
     made = kernels(case.cell, kind, case.norm and case.cell.dense)
     number, scan = TYPES[case.dtype], kind == "scan"
-    pointers = loops.names("local" if scan else kind, made.equations, made.norm, which)
-    wide = ("work_", "all_", "d_gamma", "d_beta", *(f"d_{p}" for p in case.cell.params), *["saved"] * case.cell.dense)
+    pointers = names(kind, made.equations, made.norm, which)
+    wide = ("work_", "all_", "at_", "to_norm", *["saved"] * case.cell.dense)
     signature: dict[str, str] = {
         name: "*i64"
         if name == "lengths"
@@ -103,7 +105,7 @@ def build(case: Case, which: str, target: str) -> Built:
     flags |= (
         {"BT": BM if which == "forward" else BM // 2, "BH": BH}
         if scan
-        else {"BM": BM, "BH": BH, "PRECISION": precision, "FACTOR": factor}
+        else {"EARLY": False, "BM": BM, "BH": BH, "UNITS": units, "PRECISION": precision, "FACTOR": factor}
     )
     signature |= dict.fromkeys(scans.FLAGS if scan else loops.FLAGS, "constexpr")
     order = list(signature)
@@ -147,7 +149,7 @@ def main(targets: list[str]) -> int:
     for case in CASES:
         row = []
         for target in targets:
-            kind, BM, BH, warps = case.plan(target)
+            kind, BM, BH, warps, _ = case.plan(target)
             texts = [f"{kind} {BM} × {BH}, {warps} warps"]
             for which in ("forward", "backward"):
                 built = build(case, which, target)

@@ -53,7 +53,7 @@ class Family(NamedTuple):
 
     def present(self) -> Setting:
         """The configuration in use."""
-        now = plan(self.cell, self.H, self.dtype.itemsize, False, *run.shared_memory(torch.device("cuda:0")))
+        now = plan(self.cell, self.H, self.dtype.itemsize, False, 1, *run.shared_memory(torch.device("cuda:0")))
         return Setting(now, scans.STAGES if now.kind == "scan" else loops.STAGES, loops.UNROLL)
 
 
@@ -88,17 +88,17 @@ def settings(family: Family) -> Iterator[Setting]:
     if kind == "scan":
         for BT, BH, warps, stages in itertools.product((32, 64, 128), (16, 32, 64), (1, 2, 4, 8), (1, 2, 3)):
             if 4 <= BT * BH // (32 * warps) <= 32:
-                yield Setting(Plan(kind, BT, BH, warps), stages, loops.UNROLL)
+                yield Setting(Plan(kind, BT, BH, warps, BH), stages, loops.UNROLL)
     elif kind == "local":
         for BH, warps, stages, unroll in itertools.product((32, 64, 128), (1, 2), (1, 2), (4, 8, 16)):
             if 32 * warps <= BH:
-                yield Setting(Plan(kind, 1, BH, warps), stages, unroll)
+                yield Setting(Plan(kind, 1, BH, warps, BH), stages, unroll)
     elif kind == "resident":
         for warps in (2, 4, 8, 16):
             yield Setting(family.present().plan._replace(warps=warps), loops.STAGES, loops.UNROLL)
     else:
         for BM, BH, warps in itertools.product((1, 4), (64, 128, 256), (1, 2, 4)):
-            yield Setting(Plan(kind, BM, BH, warps), loops.STAGES, loops.UNROLL)
+            yield Setting(Plan(kind, BM, BH, warps, BH), loops.STAGES, loops.UNROLL)
 
 
 def passes(family: Family, setting: Setting) -> tuple[Any, Any]:
@@ -116,8 +116,8 @@ def passes(family: Family, setting: Setting) -> tuple[Any, Any]:
     if cell.dense:
         given["U"] = draw(len(cell.recurrent_gates) * H, H) / H**0.5
     given |= {f"first_{v}": torch.zeros(B, H, device="cuda", dtype=dtype) for v in cell.fed_back}
-    given |= {p: torch.full((H,), 0.9, device="cuda", dtype=dtype) for p in cell.params}
-    call = Call(cell, given, False, 0.0, None, None, None)
+    given |= {f"param_{p}": torch.full((H,), 0.9, device="cuda", dtype=dtype) for p in cell.params}
+    call = Call(cell, given, False, 0.0, 1, None, None, None)
     n = 1 + len(cell.fed_back)
     results = run.forward(call, True)
     errors = [draw(T, B, H), *(torch.zeros(1, B, H, device="cuda", dtype=dtype) for _ in cell.fed_back)]

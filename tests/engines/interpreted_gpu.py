@@ -8,7 +8,7 @@ import itertools
 import helpers
 import pytest
 import torch
-from contract import in_float64, problem, results
+from contract import in_float64, leaves_of, problem, results
 
 import longlag as ll
 from longlag import engines
@@ -19,18 +19,47 @@ from longlag.engines.gpu.plan import Plan, power_of_two
 
 LIMIT = {torch.float32: 1e-5, torch.bfloat16: 2e-2}  # relative to the largest entry
 loops.UNROLL = 4
-ALL = list(itertools.product((False, True), repeat=4))  # ragged, reset, mask, reverse
+# ragged, reset, mask, reverse: every three of them in all combinations
+ALL = [(a, b, c, (a + b + c) % 2 == 1) for a, b, c in itertools.product((False, True), repeat=3)]
+
+
+@ll.cell(
+    gates=["a", "net:z", "out:x", "saved:x+sigmoid(a)*z*U", "rec", "q:x+exp(-dt)*y"],
+    states="z", params={"U": 0.8, "gamma": 1.1}, inputs="dt",
+)  # fmt: skip
+def woven(a, net, out, saved, rec, q, y, z, dt, U, gamma):
+    """Rows of U that read four sources in turn, and names that kernels could use themselves."""
+    z = 0.5 * z + dt * ll.cells.tanh(a + net * U)
+    return ll.cells.sigmoid(out + q) * y + gamma * ll.cells.tanh(saved - rec * z), z
+
+
+@ll.cell(gates="i s", states="out read", params={"beta": 0.9}, inputs="dt", dense=False)
+def named_local(i, s, out, read, dt, beta):
+    """The same, local and not linear."""
+    return ll.cells.tanh(read * s + out), 0.5 * out + dt * i * read, ll.cells.tanh(read * beta + i) + dt * s
+
+
+@ll.cell(gates="a after", states="t", params={"n": 0.7}, inputs="dt", dense=False)
+def leak_in_time(a, after, t, dt, n):
+    """A state that moves linearly, with a gain that an input sets, and a spike."""
+    t = ll.cells.exp(-dt * n) * t + dt * a
+    return ll.cells.tanh(t) * after + ll.cells.spike(after, "atan"), t
+
+
+CELLS = {**helpers.CELLS, **{name: getattr(ll.cells, name) for name in helpers.SHELF}}
+CELLS |= {cell.name: cell for cell in (woven, named_local, leak_in_time)}
 
 
 def small(kind, H):
     """A plan of this kind with small tiles."""
     row = max(power_of_two(H), 16 if kind in ("resident", "stepwise") else 1)
-    return {
-        "scan": Plan("scan", 8, min(row, 8), 1),
-        "local": Plan("local", 1, min(row, 8), 1),
-        "resident": Plan("resident", 16, row, 4),
-        "stepwise": Plan("stepwise", 2, row, 1),
-    }[kind]
+    tile = {
+        "scan": (8, min(row, 8), 1),
+        "local": (1, min(row, 8), 1),
+        "resident": (16, row, 4),
+        "stepwise": (2, row, 1),
+    }
+    return Plan(kind, *tile[kind], tile[kind][1])
 
 
 def kind_of(cell, stepwise):
@@ -39,51 +68,88 @@ def kind_of(cell, stepwise):
     return "scan" if equations(cell).linear else "local"
 
 
-def compare(monkeypatch, cell, dtype, kind, norm, options, *, T=5, B=4, H=13):
-    """Outputs and all gradients against float64; in bfloat16 at most the reference's own error, if that is larger."""
+def compare(monkeypatch, cell, dtype, kind, norm, options, *, T=5, B=3, H=13):
+    """Outputs and all gradients against float64."""
     monkeypatch.setattr(run, "plan", lambda cell, H, *_: small(kind, H))
     ragged, reset, mask, reverse = options
-    drawn = problem(cell, dtype, T=T, B=B, inputs=3, H=H, norm=norm, ragged=ragged, reset=reset, mask=mask)
-    ours, exact = results("gpu", cell, *drawn, reverse), results("reference", cell, *in_float64(*drawn[:2]), reverse)
-    theirs = results("reference", cell, *drawn, reverse) if dtype == torch.bfloat16 else exact
-    for mine, same, wanted in zip(ours, theirs, exact, strict=True):
-        if wanted.numel():
-            scale = wanted.abs().max().clamp(min=1e-3)
-            allowed = torch.maximum(LIMIT[dtype] * scale, (same - wanted).abs().max())
-            assert mine.dtype == dtype
-            assert (mine - wanted).abs().max() <= allowed
+    # in bfloat16 some problems are beyond any engine, as where a unit near its threshold spikes: the first of these that
+    # the reference solves within a quarter of the limit, or the one that it solves best
+    found = []
+    for size in (H, 11, 9, 7, 5) if dtype == torch.bfloat16 else (H,):
+        drawn = problem(cell, dtype, T=T, B=B, inputs=3, H=size, norm=norm, ragged=ragged, reset=reset, mask=mask)
+        exact = results("reference", cell, *in_float64(*drawn[:2]), reverse)
+        found.append((worst(results("reference", cell, *drawn, reverse), exact), drawn, exact))
+        if found[-1][0] <= LIMIT[dtype] / 4:
+            break
+    _, drawn, exact = min(found, key=lambda one: one[0])
+    ours = results("gpu", cell, *drawn, reverse)
+    assert all(mine.dtype == dtype for mine in ours)
+    assert worst(ours, exact) <= LIMIT[dtype]
 
 
-CASES = [
-    (name, dtype, norm)
-    for name, dtype, norm in itertools.product(helpers.CELLS, LIMIT, (False, True))
-    if "beta" not in helpers.CELLS[name].params  # refused by name, see test_gpu
-]
+def worst(ours, exact):
+    """The largest error relative to the largest entry of each tensor."""
+    pairs = [(mine, wanted) for mine, wanted in zip(ours, exact, strict=True) if wanted.numel()]
+    return max((mine - wanted).abs().max() / wanted.abs().max().clamp(min=1e-3) for mine, wanted in pairs)
 
 
-@pytest.mark.parametrize(("number", "case"), list(enumerate(CASES)))
-def test_every_cell(monkeypatch, number, case):
-    """Every cell, dtype and norm with all options, and with two of the other combinations in turn."""
-    name, dtype, norm = case
-    cell = helpers.CELLS[name]
-    chosen = [ALL[-1], ALL[number * 7 % 16]]
-    for stepwise, options in zip((number % 2 == 0, number % 2 == 1), chosen):
-        compare(monkeypatch, cell, dtype, kind_of(cell, stepwise), norm, options)
+@pytest.mark.parametrize("dtype", LIMIT)
+@pytest.mark.parametrize(("number", "name"), list(enumerate(CELLS)))
+def test_every_cell(monkeypatch, number, name, dtype):
+    """Lengths and resets; norm, direction, mask and the kind of loop change from one cell and dtype to the next."""
+    other = dtype == torch.bfloat16
+    norm, reverse, stepwise, mask = (number // n % 2 == other for n in (1, 2, 4, 8))
+    compare(monkeypatch, CELLS[name], dtype, kind_of(CELLS[name], stepwise), norm, (True, True, mask, reverse))
 
 
 @pytest.mark.parametrize("options", ALL)
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("gru", "resident"),
-        ("user_gated", "stepwise"),
-        ("net_feedback", "scan"),
-        ("activation_feedback", "local"),
+        ("woven", "resident"),
+        ("woven", "stepwise"),
+        ("leak_in_time", "scan"),
+        ("named_local", "local"),
         ("net_feedback", "local"),
     ],
 )
 def test_every_option_in_every_kind_of_loop(monkeypatch, name, kind, options):
-    compare(monkeypatch, helpers.CELLS[name], torch.float32, kind, False, options, T=5, B=2, H=3)
+    compare(monkeypatch, CELLS[name], torch.float32, kind, False, options, T=5, B=2, H=3)
+
+
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("name", ["lstm", "woven"])
+def test_heads(monkeypatch, name, norm):
+    """One program per head and 16 sequences; a norm over all units runs as without heads."""
+    cell, H, heads = CELLS[name], 9, 3
+    given, options, _ = problem(
+        cell, torch.float32, T=3, B=18, inputs=2, H=H, norm=norm, ragged=True, reset=True, mask=True
+    )
+    blocks = torch.eye(heads).repeat_interleave(3, 0).repeat_interleave(3, 1).repeat(len(cell.recurrent_gates), 1)
+    given["U"] = (given["U"].detach() * blocks).requires_grad_()
+    assert run.plan(cell, H, 4, norm, heads).units == (16 if norm else 3)
+    real = engines.Weights
+    monkeypatch.setattr("contract.Weights", lambda *parts: real(*parts)._replace(heads=heads))
+    ours = results("gpu", cell, given, options, leaves_of(given, options["norm"]), False)
+    exact = results("reference", cell, *in_float64(given, options), False)
+    at = len(cell.fed_back) + 1 + 4  # U follows the outputs, x, W and two biases
+    exact[at] = exact[at] * blocks  # what a head does not read has no gradient
+    for mine, wanted in zip(ours, exact, strict=True):
+        assert (mine - wanted).abs().max() <= 1e-5 * wanted.abs().max()
+
+
+def test_layers_with_heads_are_told_apart():
+    asked, layer = [], ll.LSTM(2, 6, engine="gpu", recurrent="heads:3", recurrent_signs=torch.ones(6))
+    assert layer._weights_apart(0).heads == 3
+    same = ll.LSTM(2, 6, engine="reference", recurrent="heads:3", recurrent_signs=torch.ones(6))
+    same.load_state_dict(layer.state_dict())
+    x = torch.randn(3, 2, 2)
+    for one in (layer, same):
+        y, _ = one(x)
+        asked.append((y, helpers.gradients(helpers.weighted_sum(y), one)))
+    helpers.same(*asked, tolerance=1e-5)
+    torch.nn.utils.parametrize.remove_parametrizations(layer, "weight_hh_l0")
+    assert layer._weights_apart(0).heads == 1
 
 
 @ll.cell(gates="a z", dense=False)
@@ -92,7 +158,7 @@ def minimal(a, z, y):
     return ll.cells.sigmoid(z) * y + (1 - ll.cells.sigmoid(z)) * a
 
 
-@pytest.mark.parametrize("options", [ALL[0], ALL[-1], ALL[9]])
+@pytest.mark.parametrize("options", [ALL[0], ALL[-1], ALL[4]])
 @pytest.mark.parametrize("T", [1, 8, 19])
 def test_a_scan_over_chunks_of_any_length(monkeypatch, T, options):
     assert equations(minimal).linear is not None
@@ -179,7 +245,18 @@ def test_opcheck_and_compile():
     T, B, H = 3, 2, 5
     sizes = {"net": (T, B, 3 * H), "U": (3 * H, H), "bias": (1, H), "first_y": (B, H)}
     given = [torch.randn(size).requires_grad_() for size in sizes.values()]
-    words = (f"gru {cell.key}", list(sizes), given, True, 0.0, None, torch.tensor([3, 1]), torch.rand(T, B) < 0.3, True)
+    words = (
+        f"gru {cell.key}",
+        list(sizes),
+        given,
+        True,
+        0.0,
+        1,
+        None,
+        torch.tensor([3, 1]),
+        torch.rand(T, B) < 0.3,
+        True,
+    )
     torch.library.opcheck(
         torch.ops.longlag.recurrent_gpu.default,
         words,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -45,7 +46,8 @@ class Norm(NamedTuple):
 class Weights(NamedTuple):
     """The weights that a layer passes to an engine: H units, Gx gates with a row in W, Gy with a row in U.
 
-    `nonzeros` may change the speed only: a U with more entries is computed as a dense one.
+    `nonzeros` may change the speed only: a U with more entries is computed as a dense one. With `heads`, U must be zero
+    off the blocks on the diagonal: an engine need not read it there.
 
     A gate adds its rows of two biases: b is the pair (bias_ih, bias_hh), or their sum (`with_summed_biases`).
     """
@@ -57,6 +59,7 @@ class Weights(NamedTuple):
     params: tuple[Tensor, ...] = ()  # each (H,)
     norm: Norm | None = None
     nonzeros: int = 0  # entries of U that may be other than zero, if U is sparse
+    heads: int = 1  # for every gate, U consists of so many blocks on the diagonal
 
     def tensors(self) -> tuple[Tensor | None, ...]:
         """All tensors; None for a missing one."""
@@ -95,6 +98,14 @@ def resets_backwards(reset: Tensor, lengths: Tensor | None) -> Tensor:
         following = torch.arange(1, len(reset) + 1, device=reset.device)
         shifted = shifted & (following[:, None] < lengths)
     return shifted
+
+
+def own_precision(x: Tensor) -> AbstractContextManager[Any]:
+    """Without autocast: engines compute in the precision of the weights."""
+    device = x.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()
 
 
 def in_float32(function: Callable[..., Any], dtype: torch.dtype, *given: Any, **named: Any) -> Any:

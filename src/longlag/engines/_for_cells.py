@@ -32,6 +32,7 @@ def choose_for_cell(
     """The engine for a run of a cell, and the reason; arguments as in `longlag.engines.run`.
 
     Args:
+        state: all tensors besides x and the weights: the state, the numbers of each step.
         request: ``"auto"``, or the name of an engine. If it cannot run the call, a ValueError gives the reason.
     """
     if request in ("reference", "cpu") or (request == "auto" and (x.is_cpu or _exporting.to_onnx())):

@@ -14,7 +14,8 @@ from torch import Tensor
 from longlag.engines._operators import one_by_one
 
 _ARGUMENTS = (
-    "str key, str[] names, Tensor[] given, bool reverse, float eps, Tensor? mask, Tensor? lengths, Tensor? reset"
+    "str key, str[] names, Tensor[] given, bool reverse, float eps, int heads, "
+    "Tensor? mask, Tensor? lengths, Tensor? reset"
 )
 _library = torch.library.Library("longlag", "FRAGMENT")
 _library.define(f"recurrent_gpu({_ARGUMENTS}, bool save) -> Tensor[]")
@@ -28,7 +29,7 @@ def _engine() -> Any:
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Tensor]) -> None:
-    ctx.key, ctx.names, given, ctx.reverse, ctx.eps, *optional, _ = inputs
+    ctx.key, ctx.names, given, ctx.reverse, ctx.eps, ctx.heads, *optional, _ = inputs
     ctx.ends, ctx.given = sum(name.startswith("first_") for name in ctx.names), len(given)
     ctx.save_for_backward(*optional, *given, output[0], *output[1 + ctx.ends :])
 
@@ -36,12 +37,12 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Tensor]) -> None:
 def _gradients(ctx: Any, d_results: Sequence[Tensor]) -> tuple[Any, ...]:
     mask, lengths, reset, *tensors = ctx.saved_tensors
     given, results = tensors[: ctx.given], tensors[ctx.given :]
-    options, errors = (ctx.reverse, ctx.eps, mask, lengths, reset), list(d_results[: 1 + ctx.ends])
+    options, errors = (ctx.reverse, ctx.eps, ctx.heads, mask, lengths, reset), list(d_results[: 1 + ctx.ends])
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # this backward pass will be differentiated
         d = _engine().differentiable_gradients(ctx.key, ctx.names, given, options, errors)
     else:
         d = torch.ops.longlag.recurrent_gpu_backward(ctx.key, ctx.names, given, *options, results, errors)
-    return None, None, d, *[None] * 6
+    return None, None, d, *[None] * 7
 
 
 for _device in ("CUDA", "CPU"):  # CPU: Triton's interpreter

@@ -41,7 +41,7 @@ def run(
         outputs (T, B, H) and the final state, each part (1, B, H): a layer's share of a stack's state.
     """
     plain = request in ("auto", "cpu") and cell.reads_only_y and is_plain(x)
-    engine = "cpu" if plain else choose_for_cell(request, cell, x, w, state, mask=mask, reset=reset)[0]
+    engine = "cpu" if plain else choose_for_cell(request, cell, x, w, (*state, *numbers), mask=mask, reset=reset)[0]
     if engine == "cpu" and x.dtype in HALVES:
         given = {"mask": mask, "lengths": lengths, "reset": reset, "reverse": reverse}
         return in_float32(run, x.dtype, request, cell, x, w, state, **given)
@@ -58,7 +58,7 @@ def run(
     elif engine == "gpu":
         from longlag.engines.gpu import operators  # loads Triton
 
-        return operators.run(cell, x, w, state, mask, lengths, reset, reverse)
+        return operators.run(cell, x, w, state, mask, lengths, reset, reverse, numbers)
     if _exporting.to_onnx() and _onnx.same(cell, x, w, mask, reset):
         return _onnx.run(cell, x, w, state, lengths, reverse)
     return reference.run_weights(

@@ -160,7 +160,9 @@ class Recurrent(CellSteps):
         if gamma is not None and beta is not None:
             norm = self._norm(gamma, beta)
         params = tuple(self._values([name + self.suffix(k) for name in cell.params])) if cell.params else ()
-        return Weights(W, b, U, None, params, norm, self.nonzeros)
+        recurrent = self._names[k][1]
+        heads = 1 if recurrent is None or recurrent in self._parameters else structures.heads(self, recurrent)
+        return Weights(W, b, U, None, params, norm, self.nonzeros, heads)
 
     def _run(
         self, k: int, x: Tensor, state: tuple[Tensor, ...] | None, sequences: validation.Sequences, mask: Tensor | None

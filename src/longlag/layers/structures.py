@@ -136,6 +136,14 @@ def register(layer: Recurrent, kind: str, mask: Tensor | None, signs: Tensor | N
             parametrize.register_parametrization(layer, "weight_hh" + layer.suffix(k), make())
 
 
+def heads(layer: nn.Module, name: str) -> int:
+    """The number of blocks on the diagonal of a recurrent matrix; 1 without this structure."""
+    found = (
+        layer.get_submodule(f"parametrizations.{name}").children() if parametrize.is_parametrized(layer, name) else ()
+    )
+    return next((each.heads for each in found if isinstance(each, Heads)), 1)
+
+
 def structured(layer: nn.Module, name: str) -> str | None:
     """The attribute that a parameter's structure computes; None for other parameters."""
     if not name.startswith("parametrizations."):

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from longlag.cells import Cell
 from longlag.engines import _private
-from longlag.engines._arguments import Weights, zeros_for
+from longlag.engines._arguments import Weights, own_precision, zeros_for
 from longlag.engines.builtin._private import recurrent_kernel
 
 State = tuple[Tensor, ...]
@@ -61,11 +61,7 @@ def run(
     kernel = functools.partial(recurrent_kernel(_kernels()[cell.key]), cell, _one_block(weights))
     if reverse:
         x = _reversed(x, lengths)
-    device = x.device.type
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-        with torch.autocast(device, enabled=False):  # like every engine: in the precision of the weights
-            y, ends = _over_time(kernel, x, first, lengths)
-    else:
+    with own_precision(x):
         y, ends = _over_time(kernel, x, first, lengths)
     return (_reversed(y, lengths) if reverse else y), ends
 

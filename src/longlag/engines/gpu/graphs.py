@@ -61,6 +61,7 @@ def clear() -> None:
 
 def _captured(function: Function, tensors: Sequence[Tensor]) -> _Graph:
     inputs, graph = [t.clone() for t in tensors], torch.cuda.CUDAGraph()
+    function(inputs)  # kernels depend on the alignment of their tensors: none may be compiled during the capture
     # other threads may go on allocating: only what this thread does must be fit for capture
     with torch.cuda.device(inputs[0].device), torch.cuda.graph(graph, capture_error_mode="thread_local"):
         results = function(inputs)

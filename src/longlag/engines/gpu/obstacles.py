@@ -11,7 +11,7 @@ from torch import Tensor
 
 from longlag.cells import Cell
 from longlag.engines import _private
-from longlag.engines.gpu.equations import TRITON
+from longlag.engines.gpu.equations import TRITON, equations
 from longlag.engines.gpu.plan import WIDEST
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -36,14 +36,10 @@ def obstacle(cell: Cell, x: Tensor, H: int, norm: bool, others: Sequence[Tensor 
         return f"the input is {x.dtype}, not one of {', '.join(map(str, DTYPES))}"
     if not x.shape[1]:
         return "its kernels need at least one sequence"
-    if cell.per_step or cell.noise:
-        return f"its kernels have no inputs of each step, which the cell {cell.name} reads"
-    if not cell.reads_only_y:
-        return f"U of the cell {cell.name} reads more than the outputs before, {', '.join(map(str, cell.sources))}"
+    if x.shape[1] * H * len(cell.gates) >= 2**31:
+        return f"its kernels count the values of one step in 32 bits, and {x.shape[1]} sequences have more"
     if norm and cell.dense and H > WIDEST:
         return f"one program normalises at most {WIDEST} units, got {H}"
-    if taken := {"gamma", "beta"}.intersection(cell.params):
-        return f"layer norm has parameters of the name {min(taken)}, as the cell {cell.name}"
     if torch.compiler.is_compiling():  # the operator looks at the rest when it runs
         return None
     if _private.transforms_active() or _private.forward_mode_active():
@@ -66,8 +62,9 @@ def _unprintable(cell: Cell) -> str | None:
     """The function of the cell that has no Triton form; remembered, since the equations do not change."""
     if "unprintable" not in cell.engine_memory:
         try:
-            for form in ("step", "step_back"):
-                TRITON.lines(cell.assignments(form))
+            formed = [form for source in equations(cell).sources for form in source.forms]
+            for form in (cell.assignments("step"), cell.assignments("step_back"), *formed):
+                TRITON.lines(form)
             cell.engine_memory["unprintable"] = None
         except ValueError as error:
             cell.engine_memory["unprintable"] = str(error).removeprefix("engine 'gpu' ").partition(";")[0]

@@ -12,7 +12,7 @@ from torch.nn.functional import layer_norm
 from longlag import cells
 from longlag.cells import Cell
 from longlag.engines import _private, reference
-from longlag.engines._arguments import Norm, ShapeError, Weights, zeros_for
+from longlag.engines._arguments import Norm, ShapeError, Weights, own_precision, zeros_for
 from longlag.engines._choose import as_operator
 from longlag.engines.gpu import run as kernels
 from longlag.engines.gpu.run import Call
@@ -30,26 +30,28 @@ def run(
     lengths: Tensor | None,
     reset: Tensor | None,
     reverse: bool,
+    numbers: Sequence[Tensor],
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """See `longlag.engines.run`."""
     w = w.with_summed_biases(cell)
-    net, norm = torch.nn.functional.linear(x, w.W, w.b), w.norm
+    with own_precision(x):
+        net, norm = torch.nn.functional.linear(x, w.W, w.b), w.norm
     if norm is not None and not cell.dense:  # a local cell's net inputs are known before the loop
         rows = net.unflatten(-1, (len(cell.gates), -1))
         net = (layer_norm(rows, rows.shape[-1:], None, None, norm.eps) * norm.weight + norm.bias).flatten(2)
         norm = None
     names = kernels.names(cell, w.b_recurrent is not None, norm is not None)
-    given = [net, w.U, w.b_recurrent, *zeros_for(cell, x, w.W, state), *w.params, *(norm or ())[:2]]
+    given = [net, w.U, w.b_recurrent, *zeros_for(cell, x, w.W, state), *numbers, *w.params, *(norm or ())[:2]]
     tensors = [value for value in given if value is not None]
     save = torch.is_grad_enabled() and any(value.requires_grad for value in tensors)
     eps, n = 0.0 if norm is None else norm.eps, 1 + len(cell.fed_back)
     if not as_operator():
-        call = Call(cell, dict(zip(names, tensors)), reverse, eps, mask, lengths, reset)
+        call = Call(cell, dict(zip(names, tensors)), reverse, eps, w.heads, mask, lengths, reset)
         _check(call)
         found = _Recurrent.apply(call, *tensors) if save else kernels.forward(call, False)
         return found[0], tuple(found[1:n])
     key = f"{cell.name} {cell.key}"
-    found = torch.ops.longlag.recurrent_gpu(key, names, tensors, reverse, eps, mask, lengths, reset, save)
+    found = torch.ops.longlag.recurrent_gpu(key, names, tensors, reverse, eps, w.heads, mask, lengths, reset, save)
     return found[0], tuple(found[1:n])
 
 
@@ -93,8 +95,10 @@ def _check(call: Call) -> None:
     (T, B, H), Gy, G = call.sizes, len(cell.recurrent_gates), len(cell.gates)
     only_U = sum(gate not in cell.input_gates for gate in cell.gates)
     right = {"net": (T, B, len(cell.input_gates) * H), "U": (Gy * H, H), "bias": (only_U, H)}
-    right |= {f"first_{v}": (B, H) for v in cell.fed_back} | dict.fromkeys(cell.params, (H,))
-    right |= {"gamma": (G, H), "beta": (G, H)}
+    right |= {f"first_{v}": (B, H) for v in cell.fed_back} | {f"param_{p}": (H,) for p in cell.params}
+    right |= {f"number_{m}": (T, B, H) for m in cell.per_step} | {"norm_weight": (G, H), "norm_bias": (G, H)}
+    if call.heads < 1 or H % call.heads:
+        raise ShapeError(f"engine 'gpu': heads of cell {cell.name} must divide its {H} units, got {call.heads}")
     must = kernels.names(cell, "bias" in call.given, call.norm)
     if list(call.given) != must:
         raise ShapeError(f"engine 'gpu': cell {cell.name} takes the tensors {must}, got {list(call.given)}")
@@ -150,10 +154,12 @@ def differentiable_gradients(
 def _differentiable_gradients(call: Call, d_results: Sequence[Tensor]) -> list[Tensor | None]:
     cell, found = call.cell, call.given
     net = found["net"].unflatten(-1, (len(cell.input_gates), -1))
-    norm = Norm(found["gamma"], found["beta"], call.eps) if call.norm else None
+    norm = Norm(found["norm_weight"], found["norm_bias"], call.eps) if call.norm else None
     y, ends = reference.run(
-        cell, net, found.get("U"), [found[f"first_{v}"] for v in cell.fed_back], [found[p] for p in cell.params],
+        cell, net, found.get("U"),
+        [found[f"first_{v}"] for v in cell.fed_back], [found[f"param_{p}"] for p in cell.params],
         bias=found.get("bias"), norm=norm, mask=call.mask, lengths=call.lengths, reset=call.reset, reverse=call.reverse,
+        numbers=[found[f"number_{m}"] for m in cell.per_step],
     )  # fmt: skip
     wanted = [value for value in found.values() if value.requires_grad]
     values = [y, *(end.unsqueeze(0) for end in ends)]

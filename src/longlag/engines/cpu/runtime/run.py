@@ -46,7 +46,7 @@ def run(
     Args:
         seen_by_torch: run as an operator.
     """
-    W, b, U, b_recurrent, params, norm, nonzeros = w
+    W, b, U, b_recurrent, params, norm, nonzeros, _ = w
     if b_recurrent is not None:
         raise ValueError(f"engine 'cpu': biases of cell {cell.name} must be the pair (bias_ih, bias_hh)")
     given = {"x": x, "W": W}
