@@ -3,9 +3,11 @@
     python benchmarks/rl.py speed [seeds]              # environment steps per second, appended to results.csv
     python benchmarks/rl.py curves [seeds] [tasks]     # learning curves: rl_curves.csv and docs/img/rl_curves.png
 
-The agent sees positions, not velocities, so it must remember. 8 environments, the settings that sb3-contrib's own test
-uses for this task. Nothing is timed before the policies agree: with the same weights, actions, values and
-log-probabilities to 1e-6. Speed is that of ``learn``, environments included, the two policies in turn.
+The agent sees positions, not velocities, so it must remember. 8 environments; CartPole with the settings of
+sb3-contrib's own test of this task, Pendulum with the learning rate, discounts and exploration of
+PendulumNoVel-v1 in RL Baselines3 Zoo (hyperparams/ppo_lstm.yml). Nothing is timed before the policies agree: with the same weights, actions, values and
+log-probabilities to 1e-6. Speed is that of ``learn`` over ten rollouts and updates, environments included, the two
+policies in turn.
 """
 
 import csv
@@ -32,13 +34,15 @@ ROOT = Path(__file__).resolve().parents[1]
 CURVES = ROOT / "benchmarks" / "rl_curves.csv"
 HEAD = ("task", "policy", "seed", "steps", "return")
 Point = tuple[str, str, int, int, float]
-ENVIRONMENTS, N_STEPS = 8, 128
+ENVIRONMENTS, N_STEPS, ROLLOUTS = 8, 128, 10
 SEEN = {"CartPole-v1": [0, 2], "Pendulum-v1": [0, 1]}  # the positions among the observations
 SETTINGS = {
-    "CartPole-v1": {"learning_rate": 7e-4, "batch_size": 256, "max_grad_norm": 1, "gae_lambda": 0.98},
-    "Pendulum-v1": {"learning_rate": 1e-3, "batch_size": 256, "gamma": 0.9, "gae_lambda": 0.95},
+    "CartPole-v1": {"n_steps": N_STEPS, "learning_rate": 7e-4, "max_grad_norm": 1, "gae_lambda": 0.98},
+    "Pendulum-v1": {"n_steps": 512, "learning_rate": 1e-3, "gamma": 0.9, "gae_lambda": 0.95}
+    | {"use_sde": True, "sde_sample_freq": 4},
 }
-STEPS = {"CartPole-v1": 50_000, "Pendulum-v1": 150_000}
+NETWORKS = {"CartPole-v1": {"pi": [], "vf": [64]}, "Pendulum-v1": {"pi": [64], "vf": [64]}}
+STEPS = {"CartPole-v1": 50_000, "Pendulum-v1": 100_000}
 GOALS = {64: 4.0, 256: 2.0}
 POLICIES = {"stock": ("MlpLstmPolicy", {}), "longlag": (ll.rl.RecurrentPolicy, {"layer": "LSTM"})}
 
@@ -53,9 +57,9 @@ def masked(task: str) -> gym.Env:
 
 def model(policy: str, task: str, units: int, seed: int) -> RecurrentPPO:
     kind, options = POLICIES[policy]
-    env = VecNormalize(make_vec_env(lambda: masked(task), n_envs=ENVIRONMENTS, seed=seed))
-    options = {**options, "lstm_hidden_size": units, "ortho_init": False, "net_arch": {"pi": [], "vf": [64]}}
-    settings = {"n_steps": N_STEPS, "n_epochs": 10, "device": "cpu", **SETTINGS[task]}
+    settings = {"n_epochs": 10, "batch_size": 256, "gamma": 0.99, "device": "cpu", **SETTINGS[task]}
+    env = VecNormalize(make_vec_env(lambda: masked(task), n_envs=ENVIRONMENTS, seed=seed), gamma=settings["gamma"])
+    options = {**options, "lstm_hidden_size": units, "ortho_init": False, "net_arch": NETWORKS[task]}
     return RecurrentPPO(kind, env, policy_kwargs=options, seed=seed, **settings)  # pyright: ignore[reportArgumentType]
 
 
@@ -75,7 +79,7 @@ def gate(units: int) -> None:
 
 
 def speed(seeds: int) -> None:
-    """Environment steps per second of two rollouts and updates, the first of every policy untimed."""
+    """Environment steps per second of `ROLLOUTS` rollouts and updates; one more before them is untimed."""
     torch.set_num_threads(1)
     for units in GOALS:
         gate(units)
@@ -85,7 +89,7 @@ def speed(seeds: int) -> None:
                 one = model(name, "CartPole-v1", units, seed)
                 one.learn(1)  # one rollout and update; kernels are loaded, the first buffers filled
                 done, start = one.num_timesteps, time.perf_counter()
-                one.learn(1, reset_num_timesteps=False)
+                one.learn(ROLLOUTS * ENVIRONMENTS * N_STEPS, reset_num_timesteps=False)
                 rates[name].append((one.num_timesteps - done) / (time.perf_counter() - start))
         ours, theirs = rates["longlag"], rates["stock"]
         ratios = sorted(a / b for a, b in zip(ours, theirs))
@@ -121,28 +125,29 @@ def binned(rows: list[tuple[int, float, float]], edges: np.ndarray) -> np.ndarra
 
 
 def curves(seeds: int, tasks: list[str]) -> None:
-    """Train both policies on the tasks; every finished run is written and drawn with those of other tasks."""
+    """Train both policies on the tasks and draw all runs; runs that stand in `CURVES` are not made again."""
     torch.set_num_threads(1)
-    table = [row for row in read() if row[0] not in tasks]
+    if not CURVES.exists():
+        CURVES.write_text(",".join(HEAD) + "\n", encoding="utf-8")
+    finished = {row[:3] for row in read()}
     for task in tasks:
         edges = np.linspace(0, STEPS[task], 41)
         for seed in range(seeds):
             for name in POLICIES:
+                if (task, name, seed) in finished:
+                    continue
                 watch = Returns()
                 model(name, task, 64, seed).learn(STEPS[task], callback=watch)
-                means = binned(watch.rows, edges)
-                table += [(task, name, seed, int(x), float(y)) for x, y in zip(edges[1:], means)]
-                took = watch.rows[-1][-1]
-                print(f"{task} {name} seed {seed}: {means[-4:].mean():.1f} at the end, {took:.0f} s", flush=True)
-                with CURVES.open("w", newline="", encoding="utf-8") as file:
-                    csv.writer(file).writerows([HEAD, *((*row[:4], f"{row[4]:.2f}") for row in table)])
-    draw(table)
+                rows = [(task, name, seed, int(x), float(y)) for x, y in zip(edges[1:], binned(watch.rows, edges))]
+                with CURVES.open("a", newline="", encoding="utf-8") as file:
+                    csv.writer(file).writerows((*row[:4], f"{row[4]:.2f}") for row in rows)
+                last = statistics.mean(row[4] for row in rows[-4:])
+                print(f"{task} {name} seed {seed}: {last:.1f} at the end, {watch.rows[-1][-1]:.0f} s", flush=True)
+    draw(read())
 
 
 def read() -> list[Point]:
     """The points of `CURVES`."""
-    if not CURVES.exists():
-        return []
     with CURVES.open(newline="", encoding="utf-8") as file:
         return [(t, name, int(seed), int(x), float(y)) for t, name, seed, x, y in [*csv.reader(file)][1:]]
 

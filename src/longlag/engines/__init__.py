@@ -10,6 +10,7 @@ from longlag.engines._arguments import Weights as Weights
 from longlag.engines._choose import as_operator as as_operator
 from longlag.engines._choose import check as check
 from longlag.engines._choose import choose as choose
+from longlag.engines._exporting import right_inverse as right_inverse
 from longlag.engines._for_cells import check_for_cells as check_for_cells
 from longlag.engines._for_cells import choose_for_cell as choose_for_cell
 from longlag.engines._operators import one_by_one as one_by_one

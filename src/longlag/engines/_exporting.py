@@ -23,6 +23,18 @@ def many(inputs: Parts) -> bool:
     return type(inputs[0].shape[0]) is not int or inputs[0].shape[0] > 1
 
 
+def right_inverse(R: Tensor) -> Tensor:
+    """The matrix (H, P) of least norm whose product with R (P, H) is the identity."""
+    if not to_onnx():
+        return torch.linalg.pinv(R)
+    # ONNX has no pseudo-inverse: R′ (R R′)⁻¹ by Gauss-Jordan elimination, which needs no pivots for R R′
+    rows, one = torch.cat([R @ R.t(), torch.eye(len(R), dtype=R.dtype)], 1), torch.eye(len(R), dtype=torch.bool)
+    for k in range(len(R)):
+        pivot = rows[k] / rows[k, k]
+        rows = torch.where(one[k].unsqueeze(1), pivot, rows - rows[:, k : k + 1] * pivot)
+    return R.t() @ rows[:, len(R) :]
+
+
 class _Captured(TorchFunctionMode):
     """Finds the tensors that a function reads besides its arguments, and replaces them by others.
 

@@ -51,6 +51,12 @@ class Network(Subject):
             raise ExportError(
                 f"export: {layer.class_name} must not draw random numbers; use feedback='soft' or 'argmax'"
             )
+        named = [] if layer.cell is None else [name for name in layer.cell.per_step if name not in layer.cell.noise]
+        if named:
+            raise ExportError(
+                f"export: {layer.class_name} takes {', '.join(named)} besides x; "
+                "use ll.layers.Joined(layer), whose input holds these numbers as features"
+            )
         self.layer = portable(layer)
         self.readout = None if readout is None else portable(readout)
         self.spec, self.dtype, self.batch_first = layer.state_spec, layer.dtype, layer.batch_first

@@ -169,7 +169,7 @@ class Recurrent(CellSteps):
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         R = self._values(self._names[k][-1:])[0]
         if R is not None and state:  # outputs whose projection is the given one
-            state = (state[0] @ torch.linalg.pinv(R).t(), *state[1:])
+            state = (state[0] @ engines.right_inverse(R).t(), *state[1:])
         y, ends = engines.run(
             self.engine, self.cell, x, self._weights_apart(k), state or (),
             mask=mask, lengths=sequences.lengths, reset=sequences.reset,

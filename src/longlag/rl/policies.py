@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from longlag.layers import Layer
+from longlag.layers.state import Parts
 from longlag.rl import _runs
 from longlag.rl._make import LayerLike, make_layer
 
@@ -33,22 +34,31 @@ class BufferedLayer(nn.Module):
 
     def __init__(self, layer: Layer) -> None:
         super().__init__()
-        self.layer, self.input_size = layer, layer.input_size
-        self.hidden_size = (layer.state_spec.size + 1) // 2
+        self.layer, self.input_size, spec = layer, layer.input_size, layer.state_spec
+        self.hidden_size = (spec.size + 1) // 2
+        as_buffers = [(1, self.hidden_size)] * 2
+        self._parts_are_buffers = spec.batch_axis == 1 and list(spec.shapes.values()) == as_buffers
         self.register_load_state_dict_pre_hook(_accept_plain_names)
 
     def forward(self, features: Tensor, buffers: Buffers, episode_starts: Tensor) -> tuple[Tensor, Buffers]:
         """Run B sequences of T steps: features (B, T, I), episode_starts (B, T) bool; outputs (B, T, O)."""
-        spec = self.layer.state_spec
-        rows = torch.cat([part[0] for part in buffers], -1)[:, : spec.size]
-        parts = tuple(part.contiguous() for part in spec.unflatten(rows))
+        parts = buffers if self._parts_are_buffers else self._from_buffers(buffers)
         if features.shape[1] == 1 and not self.training:
             y, parts = _runs.step(self.layer, features[:, 0], parts, episode_starts[:, 0])
             y = y.unsqueeze(1)
         else:
             y, parts = _runs.run(self.layer, features, parts, episode_starts)
+        return y, (parts[0], parts[1]) if self._parts_are_buffers else self._to_buffers(parts)
+
+    def _from_buffers(self, buffers: Buffers) -> Parts:
+        spec = self.layer.state_spec
+        rows = torch.cat([part[0] for part in buffers], -1)[:, : spec.size]
+        return tuple(part.contiguous() for part in spec.unflatten(rows))
+
+    def _to_buffers(self, parts: Parts) -> Buffers:
+        spec = self.layer.state_spec
         rows = pad(spec.flatten(parts), (0, spec.size % 2)).unsqueeze(0)
-        return y, (rows[..., : self.hidden_size], rows[..., self.hidden_size :])
+        return rows[..., : self.hidden_size], rows[..., self.hidden_size :]
 
 
 def _accept_plain_names(module: BufferedLayer, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
