@@ -27,6 +27,7 @@ LEFT["structured"] = LEFT["learn"] - {"learn"}
 LEFT["tagger"] = LEFT["lab"] | {"structured"}
 LEFT["flow"] = LEFT["lab"]
 LEFT["estimators"] = LEFT["lab"]
+LEFT["play"] = {"cells"}  # serves the playground's page, and the code of cells typed there
 LEFT["rl"] = LEFT["learn"] - {"learn"}  # policies made of layers
 LEFT["export"] = LEFT["lab"] | {"structured"}  # exports layers, learners that learn on, and the decoding of a CRF
 LEFT["cli"] |= {
@@ -34,6 +35,7 @@ LEFT["cli"] |= {
     "tagger",
     "flow",
     "export",
+    "play",
     "",
 }  # "": the package itself, which stands before the commands
 EVERYWHERE = {"files", "results", "style"}  # modules of the package itself: any room may use them

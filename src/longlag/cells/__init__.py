@@ -17,6 +17,7 @@ from longlag.cells._local import diagonal as diagonal
 from longlag.cells._names import HOME
 from longlag.cells._printer import Printer as Printer
 from longlag.cells._rewrite import without_marks as without_marks
+from longlag.cells._typed import from_text as from_text
 
 if TYPE_CHECKING:
     from longlag.cells._names import *  # noqa: F403
@@ -33,6 +34,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    public = ["Assignments", "Cell", "Partials", "Printer", "cell", "diagonal", "find", "register_printer"]
-    public += ["without_marks"]
+    public = ["Assignments", "Cell", "Partials", "Printer", "cell", "diagonal", "find", "from_text"]
+    public += ["register_printer", "without_marks"]
     return sorted([*public, *PUBLIC, *HOME])

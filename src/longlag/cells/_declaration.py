@@ -117,7 +117,7 @@ def declared(
 
 def _names(owner: str, argument: str, names: Names) -> tuple[str, ...]:
     """Names in a string, or in any list."""
-    found = names.split() if isinstance(names, str) else list(names)
+    found = names.split() if isinstance(names, str) else list(names) if isinstance(names, Iterable) else [names]
     if not all(isinstance(name, str) for name in found):
         raise TypeError(f"{owner}: {argument} must be names in a string or a list, got {names!r}")
     return tuple(found)

@@ -80,14 +80,22 @@ def description(cell: Cell) -> dict[str, Any]:
         "states": cell.states,
         "fed_back": cell.fed_back,
         "per_step": cell.per_step,
+        "noise": cell.noise,
         "params": cell.initial_params,
         "fixed": cell.fixed,
         "dense": cell.dense,
         "inputs": cell.inputs,
         "sources": reads,
         "partials": list(cell.jacobian),
+        "memories": _memories(cell),
         "surrogates": cell.surrogates,
     }
+
+
+def _memories(cell: Cell) -> list[str]:
+    """What a unit keeps a known part of: v(t) = k v(t−1) + written, where neither reads v(t−1) directly."""
+    kept = {v: cell.jacobian[v, v] for v in cell.fed_back if (v, v) in cell.jacobian}
+    return [v for v, k in kept.items() if _derive.symbol(v) not in k.free_symbols]
 
 
 def _sources(cell: Cell) -> list[Assignments]:

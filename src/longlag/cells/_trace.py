@@ -103,7 +103,7 @@ def check(cell: Cell, what: str, expression: sympy.Expr) -> None:
         if not fine:
             arguments = ", ".join(sorted(str(s) for s in node.free_symbols)) or "constants"
             kind = type(node).__name__
-            hint = f"; {kind}: use {_replacement(kind)}" if _replacement(kind) else ""
+            hint = f"; {kind}: use {replacement(kind)}" if replacement(kind) else ""
             if isinstance(node, sympy.logic.boolalg.Boolean):
                 hint = "; a comparison: use where(a > b, x, y)"
             raise TypeError(
@@ -112,7 +112,8 @@ def check(cell: Cell, what: str, expression: sympy.Expr) -> None:
             )
 
 
-def _replacement(name: str) -> str:
+def replacement(name: str) -> str:
+    """What the language has in place of a function that users try, or nothing."""
     return f"longlag.cells.{name}" if name in PUBLIC else NEAREST.get(name, "")
 
 
@@ -126,8 +127,8 @@ def _hint(error: BaseException) -> str:
     if isinstance(node, ast.Call):
         called = node.func
         name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
-        if _replacement(name) and not (isinstance(called, ast.Name) and name in PUBLIC):
-            return f"{ast.unparse(called)}: use {_replacement(name)}; "
+        if replacement(name) and not (isinstance(called, ast.Name) and name in PUBLIC):
+            return f"{ast.unparse(called)}: use {replacement(name)}; "
     return f"{BRANCHES}; " if "truth value" in str(error) else ""
 
 

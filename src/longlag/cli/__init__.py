@@ -16,6 +16,7 @@ COMMANDS = {
     "bench": "longlag.cli.bench:bench",
     "export": "longlag.cli.export:export",
     "flow": "longlag.cli.flow:app",
+    "play": "longlag.cli.play:play",
     "tag": "longlag.cli.tag:app",
 }
 
