@@ -84,7 +84,8 @@ class Construction:
 
     The error stalls when its mean over `window` sequences has not fallen by more than `improvement` (a fraction) for
     `patience` windows in a row; with `after`, a block is added after that many sequences instead. The network's
-    number of blocks is the most there will be. The paper says only "whenever the error stops decreasing".
+    number of blocks is the most there will be. The paper says only "whenever the error stops decreasing". mute: the
+    output weights of a new block start at 0, so that adding the block changes no output at first.
     """
 
     kind: ClassVar[str] = "sequential construction"
@@ -93,6 +94,7 @@ class Construction:
     patience: int = 2
     improvement: float = 0.01
     after: int | None = None
+    mute: bool = False
 
     def __post_init__(self) -> None:
         check_int("Construction", "start", self.start, 0)
