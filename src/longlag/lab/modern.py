@@ -5,6 +5,7 @@
 """
 
 from dataclasses import replace
+from functools import cache
 
 from longlag.lab.cell_rows import with_cell
 from longlag.lab.experiment import Experiment
@@ -23,6 +24,7 @@ def tasks_of_1997() -> tuple[Experiment, ...]:
     )  # fmt: skip
 
 
+@cache
 def modern() -> tuple[Experiment, ...]:
     """Each task with each cell: by the rule of 1997, and by BPTT and Adam."""
     rows = []

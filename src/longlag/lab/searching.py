@@ -115,9 +115,7 @@ def study_of(experiment: Experiment, space: Space, choosing: range, out: Path) -
         storage=f"sqlite:///{out / STUDIES}",
         study_name=name,
         load_if_exists=True,
-        pruner=library.pruners.SuccessiveHalvingPruner(
-            min_resource=rungs(len(choosing))[0], reduction_factor=REDUCTION
-        ),
+        pruner=library.pruners.SuccessiveHalvingPruner(min_resource=least, reduction_factor=REDUCTION),
     )
     study.sampler = library.samplers.TPESampler(seed=len(study.trials), n_startup_trials=40)
     if not study.trials:
