@@ -103,9 +103,8 @@ def report(
     """
     from longlag import report as pages
 
-    with errors_as_sentences():
-        with pages.results_in(out) as folder:
-            written = pages.write(folder, select(profile, experiment, cell, rule), seed, into=out)
+    with errors_as_sentences(), pages.results_in(out) as folder:
+        written = pages.write(folder, select(profile, experiment, cell, rule), seed, into=out)
     for path in written:
         typer.echo(path)
     if open:

@@ -21,14 +21,21 @@ class Check:
     label: str
     seed: int
     code: str  # that made the stored record
-    same: bool
+    stored: Record
+    again: Record
+
+    @property
+    def same(self) -> bool:
+        """Is every number the same?"""
+        return self.stored == self.again
 
     @property
     def sentence(self) -> str:
-        """In words."""
-        return (
-            f"{self.label} seed {self.seed}, code {self.code}: {'the same record' if self.same else 'another record'}"
-        )
+        """In words: what differs, and sequences until success (or the cap) then and now."""
+        then, now = self.stored.as_dict(), self.again.as_dict()
+        other = [name for name in then if then[name] != now[name]]
+        found = f"differs in {', '.join(other)} ({then['sequences']:,}, now {now['sequences']:,})" if other else "same"
+        return f"{self.label} seed {self.seed}, code {self.code}: {found}"
 
 
 def verify(
@@ -55,6 +62,6 @@ def verify(
     checks = []
     for experiment, code, record in (stored[place] for place in order):
         again = trial(experiment, record.seed)
-        checks.append(Check(experiment.label, record.seed, code, again == record))
+        checks.append(Check(experiment.label, record.seed, code, record, again))
         announce(checks[-1])
     return checks
