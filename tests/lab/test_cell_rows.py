@@ -69,7 +69,7 @@ def test_a_row_keeps_the_papers_task_and_says_what_differs():
     assert row.claim is not None
     assert isinstance(row.learner, CellLearner)
     assert (row.name, row.table, row.claim.against, row.method) == ("4 T=100 with gru", None, "4 T=100/fit", "gru")
-    assert (row.learner.lr, row.learner.reach, row.learner.output) == (0.5, 0.1, "linear")
+    assert (row.learner.lr, row.learner.reach, row.learner.output) == (0.5, 0.8, "linear")
     assert "4 units, 101 weights (the paper's net: 93)" in row.note
     assert "74,000" in row.claim.says
     chosen = with_cells([four, hs97.experiment_3("a", reading="text"), hs97.experiment_3("a", reading="fit")], ["gru"])
@@ -84,7 +84,7 @@ def test_a_users_cell_is_a_row_of_its_own(tmp_path, mine):
     assert "2 trials computed" in done.output
     assert "0 trials computed, 2 known" in call("reproduce", *words).output
     chosen = with_cells([hs97.experiment_3("b")], [mine])
-    first, row = [row for row in rows_of(collect(tmp_path, chosen, 1000).results) if row.method == mine]
+    first, row = [row for row in rows_of(collect(tmp_path, chosen).results) if row.method == mine]
     assert (first.goal, row.goal) == ("ST1", "ST2")
     assert (row.trials, row.verdict, row.paper_row) == (1, "measured", "3b T=100 N=3 with mine:cell")
     assert row.weights == str(chosen[1].learner.weight_count)
@@ -92,7 +92,7 @@ def test_a_users_cell_is_a_row_of_its_own(tmp_path, mine):
     assert call("report", "-e", "3b/text", "--cell", mine, "--out", tmp_path).exit_code == 0
     assert "with mine:cell" in (tmp_path / "report.html").read_text(encoding="utf-8")
     with Store(tmp_path) as store:
-        assert store.seeds(chosen[1]) == {1000}
+        assert store.seeds(chosen[1]) == {4000}
         ours, other = chosen[1].learner, with_cell(hs97.experiment_3("b"), "other:cell").learner
         assert isinstance(ours, CellLearner)
         assert isinstance(other, CellLearner)

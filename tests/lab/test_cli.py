@@ -59,9 +59,16 @@ def test_experiments_are_listed_with_the_papers_figures():
     ("words", "message"),
     [
         (["reproduce", "-e", "6c"], "got '6c'; did you mean"),
-        (["reproduce", "--profile", "fast"], "profile must be one of ('quick', 'paper', 'beyond', 'all'), got 'fast'"),
+        (
+            ["reproduce", "--profile", "fast"],
+            "profile must be one of ('quick', 'paper', 'beyond', 'options', 'distri",
+        ),
         (["reproduce", "--trials", 0], "trials must be an int of at least 1, got 0"),
         (["reproduce", "--backend", "slurm"], "backend must be one of ('local', 'dask', 'ray'), got 'slurm'"),
+        (
+            ["reproduce", "-e", "4", "--cell", "gru", "--rule", "sgd"],
+            "rule must be one of ('1997', 'bptt'), got 'sgd'",
+        ),
         (["report"], "out must be a folder with results, got"),
     ],
 )

@@ -158,3 +158,20 @@ def test_bad_constructions():
         growing(start=0)
     with pytest.raises(ValueError, match="input_gate_bias needs 'ig' among biases"):
         LSTM97Learner(Architecture(2, 1, 1, 1), ("og",), 0.1, 0.5, (-1.0,))
+
+
+def test_a_mute_block_changes_no_output_when_it_is_added():
+    """The output weights of a new cell start at 0; the others are drawn as without `mute`."""
+    experiment = hs97.experiment_2a("fit")
+    learner = beyond.lstm(experiment)
+    loud, mute = (
+        GrowingModel(replace(learner, construction=Construction(start=0, after=5, mute=each)), np.random.default_rng(0))
+        for each in (False, True)
+    )
+    batch = experiment.task.sample(2, np.random.default_rng(0))
+    before = mute.outputs(batch)
+    mute.add_block()
+    loud.add_block()
+    np.testing.assert_allclose(mute.outputs(batch), before, rtol=1e-12)
+    assert not np.allclose(loud.outputs(batch), before, rtol=1e-6)
+    equal({"weight_cell": mute.weights["weight_cell"]}, {"weight_cell": loud.weights["weight_cell"]})

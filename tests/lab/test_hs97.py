@@ -2,13 +2,16 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from longlag.lab import hs97
 from longlag.lab.beyond import lstm
 from longlag.lab.learners import Architecture, LSTM97Learner
+from longlag.lab.options import options
 from longlag.lab.paper import row, table
 from longlag.lab.profiles import PROFILES, paper, quick, select
+from longlag.lab.trials import TrialState
 
 EVERY = paper()
 TEXT = [e for e in EVERY if e.reading == "text"]
@@ -89,13 +92,37 @@ def test_the_key_depends_on_settings_only():
 
 
 def test_selection():
-    assert [name(e) for e in select("paper", ["6b", "4 T=500/fit"])] == ["4 T=500/fit", "6b/text"]
+    assert [name(e) for e in select("paper", ["6b", "4 T=500/fit"])] == ["4 T=500/fit", "6b/text", "6b/fit"]
     assert select("paper") == EVERY
     with pytest.raises(ValueError, match=r"experiment must be one of quick's, got '6c'; did you mean .*'6a'"):
         select("quick", ["6c"])
-    with pytest.raises(ValueError, match=r"profile must be one of \('quick', 'paper', 'beyond', 'all'\), got 'fast'"):
+    with pytest.raises(ValueError, match=r"profile must be one of \('quick', .*, 'all'\), got 'fast'"):
         select("fast")
-    assert set(PROFILES) == {"quick", "paper", "beyond", "all"}
+    assert set(PROFILES) == {"quick", "paper", "beyond", "options", "distributions", "modern", "all"}
+
+
+def test_the_distributions_are_four_rows_of_the_paper_with_a_thousand_trials():
+    rows = {e.label: e for e in EVERY}
+    found = select("distributions")
+    assert [e.number for e in found] == ["2c", "3a", "4", "6a"]
+    assert all(e.trials == 1000 and replace(e, trials=rows[e.label].trials) == rows[e.label] for e in found)
+
+
+def test_an_option_changes_what_its_name_says():
+    rows = {e.label: e for e in EVERY}
+    changed = {}
+    for e in options():
+        assert e.claim is not None
+        table, plain = rows[e.claim.against], replace(e, cap=1)
+        assert (e.learner, e.cap, e.trials) == (table.learner, table.cap, table.trials)
+        assert plain.settings != replace(table, cap=1).settings
+        changed[e.name.partition(" with the ")[0]] = e
+    four, two = changed["4 T=100"], changed["2b p=100 on a fixed training set"]
+    drawn = four.task.sample(200, np.random.default_rng(0))
+    assert set(drawn.inputs[drawn.offsets[:-1], 1]) == {-1.0, 0.0}
+    run = TrialState(replace(two, stop=replace(two.stop, training=3)), 7)
+    (batch,) = [next(run.blocks(64))]
+    assert len({tuple(batch.take(np.array([k])).inputs) for k in range(64)}) == 3
 
 
 def test_bad_arguments():

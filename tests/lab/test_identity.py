@@ -27,7 +27,7 @@ def test_settings_are_known_by_declared_names():
         '{"cap":500,"learner":{"biases":["ig","og","cell","out"],"input_gate_bias":[-3,-6],"kind":"lstm97","lr":0.5,'
     )
     wanted += '"network":{"block_size":2,"blocks":2,"input_size":2,"kind":"lstm97 network","output":"linear",'
-    wanted += '"output_size":1},"reach":0.1},"stop":{"bound":0.3,"final":32,"goals":[{"fewer_than":18,"kind":"goal"}],'
+    wanted += '"output_size":1},"reach":0.8},"stop":{"bound":0.3,"final":32,"goals":[{"fewer_than":18,"kind":"goal"}],'
     wanted += '"kind":"window","size":100},"task":{"T":100,"kind":"adding"}}'
     assert FOUR.settings == wanted
 

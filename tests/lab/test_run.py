@@ -42,13 +42,13 @@ def test_trials_are_computed_once_and_announced_after_the_commit(tmp_path):
     outcome = reproduce([FOUR, LONG], tmp_path, jobs=1, announce=announce)
     assert (outcome.computed, outcome.known) == (5, 0)
     assert announced == [
-        ("long", 1000, 1, 2),
-        ("4 T=100", 1000, 1, 3),
+        ("long", 4000, 1, 2),
+        ("4 T=100", 4000, 1, 3),
         ("long", 1001, 2, 2),
         ("4 T=100", 1001, 2, 3),
         ("4 T=100", 1002, 3, 3),
     ]
-    assert records(tmp_path, FOUR) == [[trial(FOUR, seed) for seed in (1000, 1001, 1002)]]
+    assert records(tmp_path, FOUR) == [[trial(FOUR, seed) for seed in (4000, 4001, 4002)]]
     again = reproduce([FOUR, LONG], tmp_path, jobs=1, announce=lambda progress: pytest.fail(f"run again: {progress}"))
     assert (again.computed, again.known) == (0, 5)
     more = reproduce([FOUR], tmp_path, jobs=1, trials=4)
@@ -74,7 +74,7 @@ def test_an_interrupted_run_is_noted_with_what_it_did(tmp_path):
         reproduce([FOUR], tmp_path, jobs=1, announce=announce, command="once")
     with Store(tmp_path) as store:
         assert [(run["command"], run["trials"]) for run in store.runs()] == [("once", 2)]
-        assert store.seeds(FOUR) == {1000, 1001}
+        assert store.seeds(FOUR) == {4000, 4001}
 
 
 def test_one_of_each_then_the_longest_first():
@@ -159,7 +159,7 @@ def test_killed_at_twenty_moments_it_goes_on_where_it_was(tmp_path):
     reproduce([experiment], tmp_path / "whole", jobs=1)
     with Store(tmp_path / "store") as store, Store(tmp_path / "whole") as whole:
         assert store.count() == 100
-        assert store.seeds(experiment) == set(range(1000, 1100))
+        assert store.seeds(experiment) == set(range(4000, 4100))
         rows = "SELECT experiment, reading, settings, seed, code, record FROM trials ORDER BY seed"
         assert store.connection.execute(rows).fetchall() == whole.connection.execute(rows).fetchall()
 
@@ -189,7 +189,7 @@ def test_a_real_sigint_keeps_what_is_done(tmp_path):
         finally:
             run.kill()
     assert run.returncode == 130
-    assert "3a T=100 N=3/fit seed 1000: " in first
+    assert "3a T=100 N=3/fit seed 4000: " in first
     assert "To go on: python -m longlag.lab" in errors
     assert "Traceback" not in errors
     with Store(tmp_path) as store:
@@ -228,7 +228,7 @@ def test_the_small_command_line(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(command, "select", lambda profile, wanted: (FOUR,))
     assert command.main(["--jobs", "1", "--out", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    assert "4 T=100/fit seed 1000: " in out
+    assert "4 T=100/fit seed 4000: " in out
     assert "3 trials computed, 0 known" in out
     with Store(tmp_path) as store:
         (run,) = store.runs()

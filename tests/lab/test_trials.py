@@ -18,8 +18,9 @@ from longlag.lab.trials import (
     first_hit,
     follow_test,
     follow_window,
-    most_active,
+    most_active_is_legal,
     satisfies,
+    set_is_most_active,
     thinned,
     trial,
 )
@@ -193,10 +194,13 @@ def test_a_fixed_test_set_is_tested_every_hundred():
 
 def test_legal_symbols_must_be_the_most_active():
     legal = np.array([[True, False, True], [False, True, False]])
-    assert most_active(np.array([[0.6, 0.5, 0.7], [0.1, 0.2, 0.15]]), legal)
-    assert not most_active(np.array([[0.6, 0.6, 0.7], [0.1, 0.2, 0.15]]), legal)
-    assert not most_active(np.array([[0.6, 0.5, 0.7], [0.1, 0.2, 0.25]]), legal)
-    assert not most_active(np.array([[np.nan, 0.5, 0.7], [0.1, 0.2, 0.15]]), legal)
+    assert set_is_most_active(np.array([[0.6, 0.5, 0.7], [0.1, 0.2, 0.15]]), legal)
+    assert not set_is_most_active(np.array([[0.6, 0.6, 0.7], [0.1, 0.2, 0.15]]), legal)
+    assert not set_is_most_active(np.array([[0.6, 0.5, 0.7], [0.1, 0.2, 0.25]]), legal)
+    one, other = np.array([[0.6, 0.5, 0.7], [0.1, 0.2, 0.15]]), np.array([[0.6, 0.7, 0.6], [0.1, 0.2, 0.15]])
+    assert most_active_is_legal(one, legal)
+    assert not most_active_is_legal(other, legal)
+    assert not set_is_most_active(np.array([[np.nan, 0.5, 0.7], [0.1, 0.2, 0.15]]), legal)
 
 
 def test_a_net_that_blows_up_is_given_up():

@@ -12,6 +12,7 @@ from longlag.cli._commands import Lazy
 COMMANDS = {
     "reproduce": "longlag.cli.lab:reproduce",
     "report": "longlag.cli.lab:report",
+    "verify": "longlag.cli.lab:verify",
     "experiments": "longlag.cli.lab:experiments",
     "bench": "longlag.cli.bench:bench",
     "export": "longlag.cli.export:export",

@@ -13,11 +13,20 @@ from longlag.lab.profiles import select as select
 
 if TYPE_CHECKING:
     from longlag.lab.run import reproduce as reproduce
+    from longlag.lab.searching import search as search
+    from longlag.lab.spaces import Range as Range
     from longlag.lab.store import Store as Store
     from longlag.lab.sweeps import sweep as sweep
     from longlag.lab.trials import trial as trial
 
-LATER = {"reproduce": "run", "Store": "store", "sweep": "sweeps", "trial": "trials"}  # these load Numba
+LATER = {  # these load Numba
+    "Range": "spaces",
+    "reproduce": "run",
+    "search": "searching",
+    "Store": "store",
+    "sweep": "sweeps",
+    "trial": "trials",
+}
 
 
 def __getattr__(name: str) -> Any:

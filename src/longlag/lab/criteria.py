@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,8 @@ class TestCriterion:
     """Judge frozen weights on test sequences after every `every` training sequences. [E2a] [E2b] [E2c] [E3a]
 
     `fresh` draws the test sequences anew each time; otherwise they are drawn once per trial. `distinct`: one sequence
-    of each class is enough. `last`: only the last step of a sequence counts.
+    of each class is enough. `last`: only the last step of a sequence counts. `training`: so many training sequences
+    are drawn once per trial and presented in random order; 0: every training sequence is a fresh one.
     """
 
     kind: ClassVar[str] = "test"
@@ -48,17 +49,22 @@ class TestCriterion:
     distinct: bool = False
     last: bool = False
     final: int = 0
+    training: int = 0
 
     __test__ = False  # pytest must not collect this class
 
 
 @dataclass(frozen=True)
 class GrammarCriterion:
-    """At every step of all training and test strings, the legal symbols are the most active outputs. [E1]"""
+    """Judge frozen weights at every step of all training and test strings. [E1]
+
+    judged "set": every legal symbol is more active than every other one. "most active": the most active one is legal.
+    """
 
     kind: ClassVar[str] = "grammar"
     every: int = 256
     goals: tuple[Goal, ...] = (Goal(),)
+    judged: Literal["set", "most active"] = "set"
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,9 @@ class GrowingModel(LayerModel):
         assert learner.construction is not None
         self.learner, self.construction = learner, learner.construction
         self.whole = initial_weights(learner, rng)
+        if self.construction.mute:
+            known = columns(learner.network, replace(learner.network, blocks=self.construction.start))[1]
+            self.whole["weight_out"][:, np.setdiff1d(np.arange(self.whole["weight_out"].shape[1]), known)] = 0.0
         self._enter(self.construction.start)
 
     def _enter(self, blocks: int) -> None:

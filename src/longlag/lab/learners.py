@@ -84,7 +84,8 @@ class Construction:
 
     The error stalls when its mean over `window` sequences has not fallen by more than `improvement` (a fraction) for
     `patience` windows in a row; with `after`, a block is added after that many sequences instead. The network's
-    number of blocks is the most there will be. The paper says only "whenever the error stops decreasing".
+    number of blocks is the most there will be. The paper says only "whenever the error stops decreasing". mute: the
+    output weights of a new block start at 0, so that adding the block changes no output at first.
     """
 
     kind: ClassVar[str] = "sequential construction"
@@ -93,6 +94,7 @@ class Construction:
     patience: int = 2
     improvement: float = 0.01
     after: int | None = None
+    mute: bool = False
 
     def __post_init__(self) -> None:
         check_int("Construction", "start", self.start, 0)
@@ -251,14 +253,17 @@ class GuessingLearner:
 
 @dataclass(frozen=True)
 class CellLearner:
-    """One recurrent layer of any cell, and output units, learning as LSTM-1997 does.
+    """One recurrent layer of any cell, and output units, learning as LSTM-1997 does or as is usual today.
 
-    Errors go back through what each unit keeps by itself and not through net inputs; w ← w − lr · ∂/∂w ½ Σ (y − ŷ)²
-    after every sequence or step. Weights and biases start uniform in ±reach, the cell's params at their own values.
+    Rule "1997": errors go back through what each unit keeps by itself and not through net inputs; w ← w − lr · ∂/∂w ½
+    Σ (y − ŷ)² after every sequence or step. Rule "bptt": the whole gradient through time, averaged over `batch`
+    sequences and cut to norm 1, goes to Adam. Weights and biases start uniform in ±reach, the cell's params at their
+    own values.
 
     Args:
         cell: a name in `longlag.cells`, or "module:name" of a cell of the user's own.
         equations: digest of its equations, so that trials of other equations are other trials.
+        gate_bias: (gate, value) of gates whose biases start at a constant.
 
     >>> from longlag.lab.cell_rows import cell_learner, experiment_4
     >>> cell_learner(experiment_4(100).learner, "gru").weight_count  # the paper's LSTM has 93
@@ -275,6 +280,16 @@ class CellLearner:
     lr: float
     output: Literal["logistic", "linear"] = "logistic"
     update: Update = "sequence"
+    rule: Literal["1997", "bptt"] = "1997"
+    batch: int = 1
+    gate_bias: tuple[tuple[str, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.rule not in ("1997", "bptt"):
+            raise ValueError(f"CellLearner: rule must be '1997' or 'bptt', got {self.rule!r}")
+        check_int("CellLearner", "batch", self.batch, 1)
+        if self.rule == "1997" and self.batch != 1:
+            raise ValueError(f"CellLearner: batch must be 1 with rule '1997', got {self.batch}")
 
     @property
     def weight_count(self) -> int:
@@ -286,7 +301,7 @@ class CellLearner:
     @property
     def cost(self) -> float:
         """Nanoseconds of a step, about."""
-        return 100 + 3 * self.output_size + 10 * self.hidden
+        return (100 + 3 * self.output_size + 10 * self.hidden) * (10 if self.rule == "bptt" else 1)
 
 
 Learner = LSTM97Learner | PlainLearner | GuessingLearner | CellLearner

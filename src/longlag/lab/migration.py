@@ -28,6 +28,9 @@ NAMES = {
 }
 
 
+LATER = ("construction", "judged", "training")  # fields that 0.1 did not have
+
+
 def old_growth(construction: Construction | None) -> str:
     """The field `grow` of old: 0, a number of sequences, or "plateau"."""
     if construction is None:
@@ -43,7 +46,7 @@ def old_repr(value: Any) -> str:
     name = NAMES.get(type(value))
     if name is None:
         return repr(value)
-    pairs = {f.name: old_repr(getattr(value, f.name)) for f in fields(value) if f.name != "construction"}
+    pairs = {f.name: old_repr(getattr(value, f.name)) for f in fields(value) if f.name not in LATER}
     if isinstance(value, Architecture):
         pairs["dtype"] = "'float64'"
     if isinstance(value, LSTM97Learner):

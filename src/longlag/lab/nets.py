@@ -52,15 +52,16 @@ class Net(nn.Module):
 
 
 def net_of(learner: Learner) -> Net:
-    """The network that a learner describes, in float64."""
+    """The network that a learner describes, in float64; under BPTT and Adam in float32, as is usual."""
     if isinstance(learner, LSTM97Learner):
         return Net(lstm97(learner), None, TruncatedRTRL())
     if isinstance(learner, PlainLearner):  # errors stop at the copy of the context: truncated RTRL
         return Net(elman(learner), None, TruncatedRTRL())
     assert isinstance(learner, CellLearner), "guessing has no network of the library"
     cell = cell_named(learner.cell)
-    layer = Recurrent(cell, learner.input_size, learner.hidden, dtype=DOUBLE)
-    outputs: list[nn.Module] = [nn.Linear(learner.hidden, learner.output_size, dtype=DOUBLE)]
+    dtype = torch.float32 if learner.rule == "bptt" else DOUBLE
+    layer = Recurrent(cell, learner.input_size, learner.hidden, dtype=dtype)
+    outputs: list[nn.Module] = [nn.Linear(learner.hidden, learner.output_size, dtype=dtype)]
     outputs += [nn.Sigmoid()] * (learner.output == "logistic")
     return Net(layer, nn.Sequential(*outputs), TruncatedRTRL() if cell.dense else RTRL())
 
@@ -114,9 +115,14 @@ def initial_weights(learner: Learner, rng: np.random.Generator) -> Weights:
                 weights[name] = np.array(value)
         return weights
     if isinstance(learner, CellLearner):
-        net = net_of(learner)
-        params = {f"{name}_l0" for name in cell_named(learner.cell).params}
-        return {name: value if name in params else uniform(value.shape) for name, value in net.weights.items()}
+        net, cell = net_of(learner), cell_named(learner.cell)
+        params = {f"{name}_l0" for name in cell.params}
+        weights = {name: value if name in params else uniform(value.shape) for name, value in net.weights.items()}
+        for gate, value in learner.gate_bias:
+            place = slice(cell.gates.index(gate) * learner.hidden, (cell.gates.index(gate) + 1) * learner.hidden)
+            for name in {"bias_ih_l0", "bias_hh_l0"} & set(weights):
+                weights[name][place] = value if name == "bias_ih_l0" else 0.0
+        return weights
     assert isinstance(learner, PlainLearner)
     n, d = learner.units, learner.input_size
     return {"weight_hid": uniform((n, d + n)), "weight_out": uniform((learner.direct * d + n, learner.output_size)).T}

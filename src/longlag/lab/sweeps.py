@@ -54,6 +54,15 @@ def field_names(thing: Any) -> list[str]:
     return [f.name for f in fields(thing)] if is_dataclass(thing) else []
 
 
+def check_field(owner: str, thing: Any, field: str) -> None:
+    """Refuse a field that is not there, however deep, by name."""
+    for name in field.split("."):
+        known = field_names(thing)
+        if name not in known:
+            raise ValueError(f"{owner}: field must be one of {known} in {type(thing).__name__}, got {name!r}")
+        thing = getattr(thing, name)
+
+
 def with_field(thing: Any, field: str, value: Any) -> Any:
     """A copy with one field changed; "learner.network.blocks" reaches inside.
 
@@ -61,10 +70,8 @@ def with_field(thing: Any, field: str, value: Any) -> Any:
     >>> with_field(experiment_4(T=100), "learner.lr", 0.25).learner.lr
     0.25
     """
+    check_field("sweep", thing, field)
     name, _, rest = field.partition(".")
-    known = field_names(thing)
-    if name not in known:
-        raise ValueError(f"sweep: field must be one of {known} in {type(thing).__name__}, got {name!r}")
     return replace(thing, **{name: with_field(getattr(thing, name), rest, value) if rest else value})
 
 

@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longlag.engines import few_threads
+from longlag.lab.batches import BatchModel
 from longlag.lab.criteria import Goal, GrammarCriterion, TestCriterion, TrainingSetCriterion, WindowCriterion
 from longlag.lab.example import activity
 from longlag.lab.experiment import Experiment
 from longlag.lab.growing import GrowingModel
 from longlag.lab.guessing import NETS_AT_ONCE, GuessingModel, classified
-from longlag.lab.learners import GuessingLearner, Learner, LSTM97Learner, PlainLearner
+from longlag.lab.learners import CellLearner, GuessingLearner, Learner, LSTM97Learner, PlainLearner
 from longlag.lab.models import LayerModel, Model, PlainModel
 from longlag.tasks import EmbeddedReber, Ragged
 
@@ -67,6 +68,8 @@ def build(learner: Learner, rng: np.random.Generator) -> Model:
         return PlainModel(learner, rng)
     if isinstance(learner, LSTM97Learner) and learner.construction:
         return GrowingModel(learner, rng)
+    if isinstance(learner, CellLearner) and learner.rule == "bptt":
+        return BatchModel(learner, rng)
     return LayerModel(learner, rng)
 
 
@@ -94,8 +97,11 @@ class TrialState:
 
     def blocks(self, size: int) -> Iterator[Ragged]:
         """Training data, `size` sequences at a time, until the cap, the last goal or a non-finite error."""
+        stop, task, rng = self.experiment.stop, self.experiment.task, self.data
+        fixed = task.sample(stop.training, rng) if isinstance(stop, TestCriterion) and stop.training else None
         while self.goal is not None and not self.diverged and self.seen < self.experiment.cap:
-            yield self.experiment.task.sample(min(size, self.experiment.cap - self.seen), self.data)
+            n = min(size, self.experiment.cap - self.seen)
+            yield task.sample(n, rng) if fixed is None else fixed.take(rng.integers(0, len(fixed), n))
 
     def learn(self, batch: Ragged) -> NDArray:
         """Train; the largest and the mean error of each sequence, (2, n)."""
@@ -198,14 +204,15 @@ def follow_test(state: TrialState, stop: TestCriterion) -> None:
 
 
 def follow_grammar(state: TrialState, stop: GrammarCriterion) -> None:
-    """Train on strings of a fixed set until the legal symbols are always the most active ones. [E1]"""
+    """Train on strings of a fixed set until they and those of a test set are predicted. [E1]"""
+    right = PREDICTED[stop.judged]
     task = state.experiment.task
     assert isinstance(task, EmbeddedReber)
     sets = task.sets(state.seed // 100 * 100 + state.seed % SETS)
     legal = [task.legal(strings) for strings in sets]
     for _ in state.blocks(1):
         state.learn(sets[0].take(state.data.integers(0, len(sets[0]), stop.every)))
-        if all(most_active(state.model.outputs(strings), allowed) for strings, allowed in zip(sets, legal)):
+        if all(right(state.model.outputs(strings), allowed) for strings, allowed in zip(sets, legal)):
             state.reach()
 
 
@@ -231,10 +238,18 @@ def follow_training_set(state: TrialState, stop: TrainingSetCriterion) -> None:
     state.seen = min(state.seen, cap)
 
 
-def most_active(outputs: NDArray, legal: NDArray) -> bool:
+def set_is_most_active(outputs: NDArray, legal: NDArray) -> bool:
     """Is every legal output above every other one, at every step?"""
     lowest = np.where(legal, outputs, np.inf).min(1)
     return bool((lowest > np.where(legal, -np.inf, outputs).max(1)).all())
+
+
+def most_active_is_legal(outputs: NDArray, legal: NDArray) -> bool:
+    """Is the highest output a legal one, at every step?"""
+    return bool((np.where(legal, outputs, -np.inf).max(1) > np.where(legal, -np.inf, outputs).max(1)).all())
+
+
+PREDICTED = {"set": set_is_most_active, "most active": most_active_is_legal}
 
 
 def thinned(curve: list[tuple[int, float]]) -> list[tuple[int, float]]:

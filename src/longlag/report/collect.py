@@ -1,14 +1,16 @@
 """What a report is made of: the trials of a store, one code per experiment, and how they were made."""
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from longlag.lab.experiment import Experiment
-from longlag.lab.profiles import FIRST_SEED, paper
+from longlag.lab.profiles import EARLIER, FIRST_SEED, paper
 from longlag.lab.store import Store, StoreError
-from longlag.report.verdicts import Result
+from longlag.report.verdicts import Result, seeds_of
 
 
 @dataclass(frozen=True)
@@ -37,11 +39,17 @@ class Collection:
     @property
     def seeds(self) -> str:
         """The seeds of the trials reported, as ranges."""
-        found = sorted({record.seed for result in self.results for record in result.records})
-        starts = [seed for seed in found if seed - 1 not in found]
-        ends = [seed for seed in found if seed + 1 not in found]
-        ranges = [f"{a} to {b}" if a != b else f"{a}" for a, b in zip(starts, ends)]
-        return "seeds " + ", ".join(ranges) if ranges else "no seeds"
+        return seeds_of([record for result in self.results for record in result.records])
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all records reported, with settings and code: two reports with the same digest show the same."""
+        found = hashlib.sha256()
+        for result in self.results:
+            for record in result.records:
+                key = (result.experiment.settings, result.code, record.as_dict())
+                found.update(json.dumps(key, sort_keys=True).encode())
+        return found.hexdigest()
 
     @property
     def took(self) -> str:
@@ -64,9 +72,18 @@ def merged(runs: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
 
 
 def result_of(store: Store, experiment: Experiment, seed: int, known: dict[str, Experiment]) -> Result:
-    """The trials of an experiment from a seed on, made by this code, or if there are none by the code with the most."""
+    """The trials of an experiment from a seed on, made by this code, or if there are none by the code with the most.
+
+    Where these are fewer than the paper ran and earlier ones are more, the earlier ones stand.
+    """
     code = next(iter(store.codes(experiment, seed)), store.code)
     records = [record for record in store.records(experiment, code) if record.seed >= seed]
+    if len(records) < experiment.paper_trials and seed > EARLIER:
+        before = next(iter(store.codes(experiment, EARLIER)), code)
+        found = store.records(experiment, before)
+        old = [record for record in found if EARLIER <= record.seed < seed]
+        if len(old) > len(records):
+            code, records = before, old
     other = known.get(experiment.claim.against) if experiment.claim else None
     compared = []
     if other is not None:
@@ -88,5 +105,5 @@ def collect(
             raise StoreError(f"report: {store.path.name} could not be read; it is kept as {store.aside.name}")
         known = {e.label: e for e in (*paper(), *experiments)}
         results = tuple(result_of(store, e, seed, known) for e in experiments)
-        seconds = sum(store.seconds(r.experiment, seed, r.code) for r in results)
+        seconds = sum(store.seconds(r.experiment, min(x.seed for x in r.records), r.code) for r in results if r.records)
         return Collection(results, merged(store.runs()), seconds, store.unnoted())

@@ -1,16 +1,23 @@
-"""The report: one self-contained page, the same as Markdown, and the rows as CSV."""
+"""The report: one self-contained page, the same as Markdown, the rows as CSV, and everything as JSON."""
 
+import lzma
+import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 
 from longlag import files
 from longlag.lab.experiment import Experiment
 from longlag.lab.profiles import FIRST_SEED
+from longlag.lab.store import FILE
 from longlag.report import text
 from longlag.report.collect import Collection, collect
-from longlag.report.pictures import examples, learning_curves, learns, spreads
+from longlag.report.distributions import QUANTILES, distributions_of
+from longlag.report.export import json_text
+from longlag.report.pictures import examples, histograms, learning_curves, learns, spreads
+from longlag.report.today import heads, is_today, today
 from longlag.report.verdicts import PaperRow, Result, Row, paper_rows, rows_of
 from longlag.report.words import BEYOND, TITLES
 
@@ -30,7 +37,7 @@ def names_by_table(results: Sequence[Result]) -> dict[int, list[str]]:
     """Table -> experiments with learning curves."""
     names: dict[int, list[str]] = {}
     for e in (result.experiment for result in results if result.records and learns(result)):
-        if e.name not in names.setdefault(e.table or BEYOND, []):
+        if not is_today(e) and e.name not in names.setdefault(e.table or BEYOND, []):
             names[e.table or BEYOND].append(e.name)
     return names
 
@@ -46,14 +53,18 @@ def html(rows: Sequence[Row], paper: Sequence[PaperRow], collection: Collection)
         resources.files("longlag.report").joinpath("page.html").read_text(encoding="utf-8")
     )
     tables = [(k, name, [row for row in rows if row.table == k]) for k, name in TITLES.items()]
+    found = distributions_of(collection.results)
+    own = [result for result in collection.results if not is_today(result.experiment)]
     outcomes = {k: text.confirmed(rows) if k == BEYOND else text.outcome(paper, k) for k in TITLES}
     tally = Counter(row.outcome for row in paper)
     return template.render(
         tables=[table for table in tables if table[2]], outcomes=outcomes, beyond=BEYOND,
         tally=[(word, tally[word]) for word in OUTCOMES if tally[word]], plural=OUTCOMES, headline=text.headline(paper),
-        curves=learning_curves(collection.results), spreads=spreads(rows), examples=examples(collection.results),
-        deviations=deviations(collection.results), collection=collection, provenance=text.provenance(collection),
-        by_table=names_by_table(collection.results),
+        curves=learning_curves(own), spreads=spreads(rows), examples=examples(own),
+        deviations=deviations(own), collection=collection, provenance=text.provenance(collection),
+        by_table=names_by_table(own), freshness=text.freshness(paper), open_rows=text.open_rows(paper),
+        distributions=list(zip(found, histograms(found))), quantiles=QUANTILES,
+        today=today(collection.results), heads=heads(), today_note=text.TODAY, methods=text.METHODS,
     )  # fmt: skip
 
 
@@ -70,20 +81,43 @@ def rows(folder: str | Path, experiments: Sequence[Experiment], seed: int = FIRS
     return rows_of(collect(folder, experiments, seed).results)
 
 
+@contextmanager
+def results_in(folder: Path) -> Iterator[Path]:
+    """The folder, or one for the time being with its results.sqlite.xz unpacked."""
+    packed = folder / "results.sqlite.xz"
+    if (folder / FILE).exists():
+        yield folder
+    elif packed.exists():
+        with tempfile.TemporaryDirectory() as place:
+            (Path(place) / FILE).write_bytes(lzma.decompress(packed.read_bytes()))
+            yield Path(place)
+    else:
+        raise ValueError(f"report: out must be a folder with results, got {folder}; run longlag reproduce first")
+
+
 def write(
-    folder: str | Path, experiments: Sequence[Experiment], seed: int = FIRST_SEED, code: str | None = None
+    folder: str | Path,
+    experiments: Sequence[Experiment],
+    seed: int = FIRST_SEED,
+    code: str | None = None,
+    into: str | Path | None = None,
 ) -> list[Path]:
-    """Make report.html, report.md and report.csv from the store in a folder; rows without trials say so.
+    """Make report.html, .md, .csv and .json from the store in a folder, there or `into` another.
+
+    Rows without trials say so.
 
     seed: only trials from this seed on are reported; lower ones were for choosing settings. code: fingerprint of the
     code whose trials are preferred, by default this code; an experiment it did not run shows trials of other code.
     """
     collection = collect(folder, experiments, seed, code)
-    lines = rows_of(collection.results)
+    everything = rows_of(collection.results)
+    today_too = {result.experiment.name for result in collection.results if is_today(result.experiment)}
+    lines = [row for row in everything if row.name not in today_too]  # these have a table of their own
     paper = paper_rows(lines)
     texts = {
         "html": html(lines, paper, collection),
         "md": text.markdown(lines, paper, collection),
-        "csv": text.comma_separated(lines),
+        "csv": text.comma_separated(everything),
+        "json": json_text(everything, paper, collection),
     }
-    return [files.replace(Path(folder) / f"report.{kind}", content) for kind, content in texts.items()]
+    return [files.replace(Path(into or folder) / f"report.{kind}", content) for kind, content in texts.items()]

@@ -3,12 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from longlag.lab.experiment import Experiment
 from longlag.lab.learners import GuessingLearner, LSTM97Learner
 from longlag.report import svg
+from longlag.report.distributions import Distribution
 from longlag.report.verdicts import Result, Row
 from longlag.report.words import BEYOND, TITLES, title
 
+LINES, DOTS = 30, 100  # trials shown in a picture, the first of them; the figures count all
 SYMBOLS = {"1": "BEPSTVX", "6a": "abcdEBXY", "6b": "abcdEBXY"}
 
 
@@ -22,7 +26,7 @@ def learning_curves(results: Sequence[Result]) -> dict[str, str]:
     pictures = {}
     for name in dict.fromkeys(r.experiment.name for r in results if r.records and learns(r)):
         same = [r for r in results if r.experiment.name == name and r.records]
-        groups = {r.experiment.reading: [record.curve for record in r.records] for r in same}
+        groups = {r.experiment.reading: [record.curve for record in r.records[:LINES]] for r in same}
         mean = same[0].experiment.paper[-1].after
         pictures[name] = svg.curves(groups, mean, f"Learning curves of experiment {name}")
     return pictures
@@ -33,13 +37,26 @@ def spreads(rows: Sequence[Row]) -> dict[int, str]:
     pictures = {}
     for table in TITLES:
         lines = [
-            (f"{row.name} {row.goal} {row.reading}".replace("  ", " "), row.reading, row.sequences,
+            (f"{row.name} {row.goal} {row.reading}".replace("  ", " "), row.reading, row.sequences[:DOTS],
              float(row.paper_after.replace(",", "")) if row.paper_after not in ("none", "") else None)
             for row in rows if row.table == table and row.sequences
         ]  # fmt: skip
         if lines:
             where = f"table {table}" if table != BEYOND else "beyond the tables"
             pictures[table] = svg.spread(lines, f"Sequences until success, {where}", diamonds=table != BEYOND)
+    return pictures
+
+
+def histograms(distributions: Sequence[Distribution]) -> list[str]:
+    """One picture per distribution: how many trials ended where, the best form, and the paper's mean."""
+    pictures = []
+    for found in distributions:
+        edges = np.linspace(0, max(found.found), 1 + min(40, max(10, len(found.found) // 12)))
+        counts, _ = np.histogram(found.found, edges)
+        curve = found.forms[0].density(np.linspace(0, edges[-1], 200)) * len(found.found) * (edges[1] - edges[0])
+        after = found.experiment.paper[-1].after
+        title_ = f"Sequences until success of experiment {found.experiment.name}, {found.trials:,} trials"
+        pictures.append(svg.histogram(edges.tolist(), counts.tolist(), curve.tolist(), after, title_))
     return pictures
 
 

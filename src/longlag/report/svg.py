@@ -113,6 +113,33 @@ def spread(rows: Sequence[tuple[str, str, Sequence[float], float | None]], title
     return picture(bottom + 36, body, title)
 
 
+def histogram(
+    edges: Sequence[float], counts: Sequence[int], curve: Sequence[float], paper: float | None, title: str
+) -> str:
+    """Bars between `edges`, a curve over the same range, and a line at the paper's mean."""
+    height, left, bottom, top = 210, 40, 176, max(*counts, *curve) * 1.05
+    right = max(edges[-1], paper or 0)
+
+    def place(x: float) -> float:
+        return left + x / right * (WIDTH - left - 20)
+
+    def rise(y: float) -> float:
+        return bottom - y / top * (bottom - 14)
+
+    body = grid_x(ticks(0, right), place, 14, bottom)
+    body += [label(left - 5, rise(mark) + 4, short(mark), "end") for mark in ticks(0, top, 4)]
+    for low, high, count in zip(edges, edges[1:], counts):
+        x, wide, tall = place(low), place(high) - place(low), bottom - rise(count)
+        body.append(f'<rect x="{x:.1f}" y="{rise(count):.1f}" width="{wide:.1f}" height="{tall:.1f}" fill="#a9c3dd"/>')
+    step = edges[-1] / (len(curve) - 1)
+    body.append(line([(place(k * step), rise(y)) for k, y in enumerate(curve)], COLOURS["text"], width=1.8))
+    if paper is not None:
+        body += [line([(place(paper), 14), (place(paper), bottom)], "#111111", width=1.2)]
+        body += [label(place(paper), 11, "paper's mean")]
+    body += [label((left + WIDTH) / 2, height - 3, "sequences until success")]
+    return picture(height, body, title)
+
+
 def panels(parts: Sequence[tuple[str, Sequence[Sequence[float]]]], title: str) -> str:
     """Activities over time, one panel above the other: (name, series)."""
     left, tall, body, top = 92, 62, [], 6

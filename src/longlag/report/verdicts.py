@@ -7,10 +7,11 @@ import numpy as np
 
 from longlag.lab.experiment import Experiment
 from longlag.lab.paper import table
+from longlag.lab.profiles import FIRST_SEED
 from longlag.lab.trials import Record
 from longlag.report.claims import judged
 from longlag.report.statistics import bootstrap, fewer, wilson
-from longlag.report.words import BEYOND, METHODS, reading_of, title
+from longlag.report.words import BEYOND, CHOSEN, METHODS, reading_of, title
 
 Interval = tuple[float, float] | None
 MISSING = ("RCC", "CH")
@@ -57,6 +58,24 @@ class Row:
     reason: str
     code: str = ""  # fingerprint of the code that made the trials
     sequences: tuple[int, ...] = ()  # of each successful trial
+    seeds: str = ""
+    fresh: bool = False  # are all seeds from FIRST_SEED on?
+    departs: str = ""  # how the reading differs from the text
+    chosen: str = ""  # how and on which seeds the reading was chosen
+    command: str = ""  # that runs these trials again
+
+
+def seeds_of(records: Sequence[Record]) -> str:
+    """The seeds of some trials, as ranges.
+
+    >>> seeds_of([])
+    'no seeds'
+    """
+    found = sorted({record.seed for record in records})
+    starts = [seed for seed in found if seed - 1 not in found]
+    ends = [seed for seed in found if seed + 1 not in found]
+    ranges = [f"{a} to {b}" if a != b else f"{a}" for a, b in zip(starts, ends)]
+    return "seeds " + ", ".join(ranges) if ranges else "no seeds"
 
 
 def afters(records: Iterable[Record], stage: int) -> list[int]:
@@ -112,6 +131,15 @@ def verdict(experiment: Experiment, stage: int, found: Sequence[int], trials: in
     return word, f"{rates}; {factor}.{few}"
 
 
+def command(experiment: Experiment, records: Sequence[Record]) -> str:
+    """What runs the trials of a row again; "" for none."""
+    if not records:
+        return ""
+    first = min(record.seed for record in records)
+    profile = "" if experiment.table else " --profile all"
+    return f"longlag reproduce -e '{experiment.label}'{profile} --seed {first} --trials {len(records)}"
+
+
 def row_of(result: Result, stage: int) -> Row:
     """One stage of an experiment."""
     e, records = result.experiment, result.records
@@ -133,7 +161,9 @@ def row_of(result: Result, stage: int) -> Row:
         test_figures(records, stage, [name for name, _ in figures.test]),
         success, after, e.weights, figures.test if e.claim is None else (),
         f"{e.claim.where}: {e.claim.says}".removeprefix(": ") if e.claim else "",
-        word, reason, result.code, tuple(found),
+        word, reason, result.code, tuple(found), seeds_of(records),
+        bool(records) and min(r.seed for r in records) >= FIRST_SEED, e.departs,
+        CHOSEN.get(f"{e.number}/{e.reading}", "") if e.table else "", command(e, records),
     )  # fmt: skip
 
 

@@ -30,6 +30,23 @@ GOALS = {"ST1": "no test sequence wrong (ST1)", "ST2": "and a small mean error (
 GOALS_3B = {"ST1": "fewer than 6 of 256 test sequences wrong (ST1)", "ST2": GOALS["ST2"]}
 
 
+CHOSEN = {  # how a reading was chosen, before any trial that is reported
+    "1/fit": "about 30 variants in a prototype, most on seeds 1 to 15; a search since (552 trials on seeds 0 to 3) "
+    "found nothing better",
+    "2a/fit": "6 moments of adding the cell and 2 of the update, on seeds below 100; a search since (160 trials) found "
+    "nothing better",
+    "2b/fit": "the readings of 2a; no reading of 28 tried (112 trials) ever succeeded",
+    "2c/fit": "about 16 variants in a prototype, on seeds 1 to 10",
+    "3a/fit": "two reset values, on seeds 1 to 10",
+    "3b/fit": "two reset values, on seeds 1 to 10",
+    "3c/fit": "two reset values, on seeds 1 to 5",
+    "4/fit": "about 15 variants of the output unit and the first pair, on seeds 1 to 10, and 6 ranges of the weights "
+    "on seeds 0 to 3, confirmed on seeds from 200 on",
+    "5/fit": "4 combinations, on seeds 1 to 7",
+    "6b/fit": "2 readings of the output gates, on seeds 200 to 211",
+}
+
+
 def part(word: str, experiment: str) -> str:
     """A part of a name in words: "lr=0.5" is "learning rate 0.5"."""
     key, _, value = word.partition("=")
