@@ -44,8 +44,8 @@ def value(name: str) -> str:
 def roads() -> list[tuple[str, str, str]]:
     """Title, what is printed, and a measured figure."""
     return [
-        ("through time, CPU", "Numba, LLVM", f"{times(LOOP)} a plain loop's speed\n{times(EQUAL)} nn.RNN's of equal work"),
-        ("real time, CPU", "Numba, LLVM", f"LSTM, exact gradients at every step:\n{times(RTRL)} a jitted JAX scan's speed"),
+        ("through time, CPU", "Numba, LLVM", f"{times(LOOP)} a plain loop's speed,\n{times(EQUAL)} nn.RNN's"),
+        ("real time, CPU", "Numba, LLVM", f"LSTM, exact gradients at every\nstep: {times(RTRL)} a JAX scan's speed"),
         ("one step", "the same kernels", f"LSTM of 16 units: {value(STEP)},\n{times(STEP)} nn.LSTMCell's speed"),
         ("GPU", "Triton", "forward and backward; verified by\nTriton's interpreter"),
         ("ONNX", "operators of ONNX", "runs where Python does not;\nchecked before it is written"),
