@@ -5,9 +5,9 @@
 
 The agent sees positions, not velocities, so it must remember. 8 environments; CartPole with the settings of
 sb3-contrib's own test of this task, Pendulum with the learning rate, discounts and exploration of
-PendulumNoVel-v1 in RL Baselines3 Zoo (hyperparams/ppo_lstm.yml). Nothing is timed before the policies agree: with the same weights, actions, values and
-log-probabilities to 1e-6. Speed is that of ``learn`` over ten rollouts and updates, environments included, the two
-policies in turn.
+PendulumNoVel-v1 in RL Baselines3 Zoo (hyperparams/ppo_lstm.yml). Nothing is timed before the policies agree: with the
+same weights, actions, values and log-probabilities to 1e-6. Speed is that of ``learn`` over ten rollouts and updates,
+environments included, the two policies in turn.
 """
 
 import csv

@@ -146,7 +146,11 @@ def licences() -> str:
     for name in names:
         folder = WEB / "node_modules" / name
         files = sorted(file for file in folder.iterdir() if file.name.upper().startswith("LICEN"))
-        text = files[0].read_text(encoding="utf-8") if files else json.loads((folder / "package.json").read_text())["license"]
+        text = (
+            files[0].read_text(encoding="utf-8")
+            if files
+            else json.loads((folder / "package.json").read_text())["license"]
+        )
         texts.setdefault(text.strip(), []).append(name)
     return "\n\n".join(f"{', '.join(who)}\n\n{text}" for text, who in texts.items())
 

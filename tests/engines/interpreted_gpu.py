@@ -72,8 +72,8 @@ def compare(monkeypatch, cell, dtype, kind, norm, options, *, T=5, B=3, H=13):
     """Outputs and all gradients against float64."""
     monkeypatch.setattr(run, "plan", lambda cell, H, *_: small(kind, H))
     ragged, reset, mask, reverse = options
-    # in bfloat16 some problems are beyond any engine, as where a unit near its threshold spikes: the first of these that
-    # the reference solves within a quarter of the limit, or the one that it solves best
+    # In bfloat16 no engine solves some problems, such as a unit near its threshold. Take the first problem that the
+    # reference engine solves within a quarter of the limit, or else the problem with the smallest error.
     found = []
     for size in (H, 11, 9, 7, 5) if dtype == torch.bfloat16 else (H,):
         drawn = problem(cell, dtype, T=T, B=B, inputs=3, H=size, norm=norm, ragged=ragged, reset=reset, mask=mask)
