@@ -55,8 +55,6 @@ def test_what_the_kernels_do_not_serve(monkeypatch):
     x = torch.zeros(5, 2, 3)
     refused(ll.LSTM(3, 4, engine="gpu", dtype=torch.float64), x.double(), r"the input is torch\.float64, not one of .*")
     refused(ll.LSTM(3, 4, engine="gpu"), x[:, :0], "its kernels need at least one sequence")
-    named = "layer norm has parameters of the name beta, as the cell snn_leaky"
-    refused(ll.Recurrent(cells.snn_leaky, 3, 4, engine="gpu"), x, named)
     monkeypatch.setattr(obstacles, "WIDEST", 3)
     refused(ll.LSTM(3, 4, engine="gpu", norm="layer"), x, "one program normalises at most 3 units, got 4")
     layer = ll.LSTM(3, 4, engine="gpu")
