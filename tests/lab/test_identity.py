@@ -2,6 +2,7 @@
 
 import ast
 import sqlite3
+import sys
 from dataclasses import dataclass, make_dataclass, replace
 
 import numpy as np
@@ -10,13 +11,14 @@ import pytest
 from longlag import tasks
 from longlag.lab import fingerprint, hs97, identity
 from longlag.lab.beyond import claims
+from longlag.lab.cell_rows import with_cell
 from longlag.lab.criteria import Goal, WindowCriterion
 from longlag.lab.identity import canonical
 from longlag.lab.migration import old_key
 from longlag.lab.profiles import everything, paper
 from longlag.lab.run import reproduce
 from longlag.lab.store import FORMAT, Store
-from longlag.lab.trials import Record
+from longlag.lab.trials import Record, trial
 
 FOUR = replace(hs97.experiment_4(100, "fit"), stop=WindowCriterion(0.3, (Goal("", 18),), 100, 32), cap=500, trials=2)
 
@@ -75,6 +77,26 @@ def test_the_fingerprint_covers_what_trials_import():
                  "layers.lstm97", "cells.lstm97", "engines.cpu.realtime.traces"):  # fmt: skip
         assert f"longlag.{name}" in found
     assert not {"longlag.lab.store", "longlag.lab.profiles", "longlag.lab.hs97"} & set(found)
+
+
+def test_modules_that_do_not_count_do_not_run_in_trials():
+    """Trials of four kinds of learner call functions of ours from modules of the fingerprint only."""
+    called = set()
+
+    def note(frame, event, _):
+        if event == "call" and frame.f_code.co_name != "<module>":
+            called.add(frame.f_code.co_filename)
+
+    learners = (FOUR, with_cell(FOUR, "lstm"), with_cell(FOUR, "lstm", "bptt"), hs97.plain_1("ELM", 15))
+    sys.setprofile(note)
+    try:
+        for experiment in learners:
+            trial(replace(experiment, cap=20), 1)
+    finally:
+        sys.setprofile(None)
+    every = {str(file): module for module in fingerprint.reachable() if (file := fingerprint.file_of(module))}
+    assert "longlag.lab.models" in {every.get(file) for file in called}
+    assert not [every[file] for file in called & set(every) if not fingerprint.runs(every[file])]
 
 
 def test_prose_does_not_count_and_code_does():

@@ -1,6 +1,7 @@
 """Weights of ncps and xlstm, against their formulas written here; ``make peers`` compares with the packages."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ import longlag as ll
 B, T, I, H, HEADS = 2, 7, 3, 6, 2
 
 
-def cfc(**changed):
+def cfc(**changed: Any) -> Any:
     """A network with the attributes of an ``ncps.torch.CfC``."""
     torch.manual_seed(0)
     network, cell = nn.Module(), nn.Module()

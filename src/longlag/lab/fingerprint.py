@@ -1,7 +1,8 @@
 """The fingerprint of the code that makes a record: trials made by different code are never mixed.
 
 All modules of ours that `trials` imports, directly or through others, are read: a changed kernel changes the
-fingerprint. Comments, docstrings and layout do not count.
+fingerprint. Comments, docstrings and layout do not count. Neither do modules that are imported and never run in a
+trial (`NOT_RUN`), such as the GPU engine.
 """
 
 import ast
@@ -13,6 +14,19 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 START = "longlag.lab.trials"
 KERNELS = "longlag.engines.cpu.realtime."  # its modules are also imported by names made at run time
+PACKAGES = ("longlag.cells", "longlag.engines", "longlag.layers", "longlag.learn", "longlag.tasks")  # lists of names
+NOT_RUN = (
+    *(f"longlag.engines.{name}" for name in ("gpu", "_gpu", "builtin", "recording", "_onnx")),
+    *(
+        f"longlag.layers.{name}"
+        for name in ("echo", "_reservoir", "loading", "skip", "jordan", "packed", "cell_module")
+    ),
+    *(f"longlag.learn.{name}" for name in ("_comparison", "uoro", "rflo")),
+    # equations of a cell are part of its trials' settings
+    *(f"longlag.cells.{name}" for name in ("continuous", "fastgrnn", "gru_d", "indrnn", "lru", "mgu", "minimal")),
+    *(f"longlag.cells.{name}" for name in ("oscillators", "peephole", "slstm", "spiking", "_javascript")),
+    "longlag.style",
+)
 
 
 def file_of(module: str) -> Path | None:
@@ -34,6 +48,11 @@ def imported(tree: ast.Module) -> Iterator[str]:
         yield from (name for name in names if name.startswith("longlag."))
 
 
+def runs(module: str) -> bool:
+    """Whether code of a module may run in a trial."""
+    return module not in PACKAGES and not any(f"{module}.".startswith(f"{name}.") for name in NOT_RUN)
+
+
 def without_docstrings(tree: ast.Module) -> ast.Module:
     """The same code without its docstrings."""
     for node in ast.walk(tree):
@@ -42,8 +61,8 @@ def without_docstrings(tree: ast.Module) -> ast.Module:
     return tree
 
 
-def sources(start: str = START) -> dict[str, str]:
-    """Module -> code, of all modules reachable from `start`."""
+def reachable(start: str = START) -> dict[str, str]:
+    """Module -> code, of `start` and all modules that it imports, directly or through others."""
     found: dict[str, str] = {}
     open_names = [start]
     while open_names:
@@ -57,6 +76,11 @@ def sources(start: str = START) -> dict[str, str]:
             open_names += [f"{name.rpartition('.')[0]}.{each.stem}" for each in file.parent.glob("*.py")]
         found[name] = ast.unparse(without_docstrings(tree))
     return found
+
+
+def sources(start: str = START) -> dict[str, str]:
+    """Module -> code, of the modules that may run in a trial."""
+    return {name: code for name, code in reachable(start).items() if runs(name)}
 
 
 @cache

@@ -5,6 +5,8 @@ Weights of ``torch.nn`` need no function: `LSTM`, `GRU` and `Elman` load the ``s
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
@@ -21,7 +23,7 @@ def from_ncps(network: nn.Module) -> Recurrent:
     """
     from longlag import cells
 
-    cell = getattr(network, "rnn_cell", network)
+    cell: Any = getattr(network, "rnn_cell", network)
     if not all(hasattr(cell, name) for name in ("ff1", "mode", "backbone")):
         raise TypeError(f"from_ncps: network must be a CfC or CfCCell of ncps.torch, got {type(network).__name__}")
     unlike = {
