@@ -9,9 +9,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-import jupytext
-import nbformat
-from nbclient import NotebookClient
+import jupytext  # pyright: ignore[reportMissingImports]
+import nbformat  # pyright: ignore[reportMissingImports]
+from nbclient import NotebookClient  # pyright: ignore[reportMissingImports]
 
 PAGES = Path(__file__).resolve().parents[1] / "docs" / "tutorials"
 

@@ -16,9 +16,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import jupytext
-from mkdocs.exceptions import PluginError
-from mkdocs.structure.files import File, Files
+import jupytext  # pyright: ignore[reportMissingImports]
+from mkdocs.exceptions import PluginError  # pyright: ignore[reportMissingImports]
+from mkdocs.structure.files import File, Files  # pyright: ignore[reportMissingImports]
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import griffe
+import griffe  # pyright: ignore[reportMissingImports]
 
 
 def with_code_blocks(text: str) -> str:

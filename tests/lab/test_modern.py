@@ -9,7 +9,7 @@ import torch
 from longlag.lab import hs97
 from longlag.lab.batches import BatchModel
 from longlag.lab.cell_rows import cell_learner, with_cell
-from longlag.lab.learners import CellLearner
+from longlag.lab.learners import CellLearner, LSTM97Learner
 from longlag.lab.nets import initial_weights
 from longlag.lab.trials import trial
 
@@ -17,6 +17,7 @@ SIX = hs97.experiment_6(2)
 
 
 def learner(cell, **changes):
+    assert isinstance(SIX.learner, LSTM97Learner)
     found = cell_learner(SIX.learner, cell, "bptt")
     return replace(found, **changes)
 
@@ -28,8 +29,10 @@ def test_a_batch_is_learned_as_torch_learns_it():
     net, out = torch.nn.LSTM(8, own.hidden), torch.nn.Linear(own.hidden, 4)
     for name, p in [*net.named_parameters(), *((f"readout.0.{n}", p) for n, p in out.named_parameters())]:
         p.data = torch.from_numpy(weights[name]).float()
-    assert (net.bias_ih_l0[own.hidden : 2 * own.hidden] == 2).all()
-    assert (net.bias_hh_l0[own.hidden : 2 * own.hidden] == 0).all()
+    forget = slice(own.hidden, 2 * own.hidden)
+    biases = dict(net.named_parameters())
+    assert (biases["bias_ih_l0"][forget] == 2).all()
+    assert (biases["bias_hh_l0"][forget] == 0).all()
     adam, errors = torch.optim.Adam([*net.parameters(), *out.parameters()], own.lr), []
     for which in ([0, 1, 2], [3, 4]):
         x, target, lengths = batch.take(np.array(which)).padded()

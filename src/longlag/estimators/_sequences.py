@@ -22,7 +22,7 @@ def read(estimator: Any, X: Any, *, reset: bool) -> Arrays:
     elif getattr(X, "ndim", 0) == 3:
         found = [_sequence(owner, f"X[{k}]", _without_padding(x)) for k, x in enumerate(np.asarray(X, float))]
     else:
-        table = validate_data(estimator, X, reset=reset, dtype=np.float64)
+        table = np.asarray(validate_data(estimator, X, reset=reset, dtype="float64"))
         return list(table[:, :, None])
     features = found[0].shape[1] if reset else estimator.n_features_in_
     for k, x in enumerate(found):

@@ -225,7 +225,7 @@ class RecurrentRegressor(RegressorMixin, _Recurrent):
         if self.per_step:
             targets = read_steps(type(self).__name__, y, xs)
         else:
-            targets = list(check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")[:, None])
+            targets = list(check_array(y, ensure_2d=False, dtype="float64", input_name="y")[:, None])
         self._single = targets[0].ndim == 1
         targets = [np.asarray(target, float).reshape(len(target), -1) for target in targets]
         self.target_scaling_ = Scaling(np.concatenate(targets))

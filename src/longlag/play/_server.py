@@ -66,7 +66,7 @@ class Playground(ThreadingHTTPServer):
 class Handler(BaseHTTPRequestHandler):
     """One request."""
 
-    server: Playground
+    server: Playground  # pyright: ignore[reportIncompatibleVariableOverride]
     timeout = 20  # seconds for a request to arrive
     protocol_version = "HTTP/1.1"
 
