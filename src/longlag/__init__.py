@@ -29,4 +29,4 @@ from longlag.structured import Attention as Attention
 from longlag.structured import Seq2Seq as Seq2Seq
 from longlag.tagger import Tagger as Tagger
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
