@@ -71,6 +71,8 @@ CASES = [
     Case(cells.lstm, 512, torch.float32, True),
     Case(cells.lstm, 512, torch.bfloat16),
     Case(cells.gru, 2048, torch.float32, True),
+    Case(cells.min_gru, 1536),
+    Case(cells.min_gru, 1536, torch.bfloat16),
 ]
 
 

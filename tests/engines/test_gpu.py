@@ -116,7 +116,7 @@ def tool():
 
 
 # one of each family; the whole table is in docs/engines.md
-CHOSEN = [(0, "sm_90"), (2, "sm_90"), (6, "sm_90"), (10, "sm_90"), (11, "sm_90"), (0, "sm_80"), (2, "sm_80")]
+CHOSEN = [(0, "sm_90"), (2, "sm_90"), (6, "sm_90"), (10, "sm_90"), (13, "sm_90"), (0, "sm_80"), (2, "sm_80")]
 CHOSEN += [(8, "sm_80"), (10, "sm_80"), (10, "sm_100"), (2, "gfx942")]
 
 

@@ -79,7 +79,7 @@ def _given(e: Equations, *values: str) -> list[str]:
 
 def forward(e: Equations) -> str:
     """The forward kernel."""
-    cell, write, fed = e.cell, Lines(), list(e.cell.fed_back)
+    write, fed = Lines(), list(e.cell.fed_back)
     _open(write, "forward", e)
     for v in fed:
         write(f"v_{v} = tl.load(work_{v} + here, in_h, 0.0)")
