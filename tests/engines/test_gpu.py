@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -76,6 +77,16 @@ def test_an_old_gpu(monkeypatch):
     assert (
         obstacles._too_old(torch.device("cuda", 99)) == "the GPU has compute capability 7.5, and the kernels need 8.0"
     )
+
+
+@pytest.mark.parametrize(("known", "bytes_of_a_program"), [
+    ({"shared_memory_per_block": 49152, "shared_memory_per_block_optin": 101376}, (101376,)),
+    ({"shared_memory_per_block": 65536}, (65536,)),
+    ({}, ()),
+])  # fmt: skip
+def test_the_shared_memory_of_a_device(monkeypatch, known, bytes_of_a_program):
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(**known))
+    assert run.shared_memory.__wrapped__(torch.device("cuda", 0)) == bytes_of_a_program
 
 
 def test_automatic_choice_says_why_on_another_device(monkeypatch):

@@ -292,8 +292,10 @@ def shared_memory(device: torch.device) -> tuple[int, ...]:
     """The shared memory that a program may have on a device, if torch knows."""
     if device.type != "cuda":
         return ()
-    found = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", None)
-    return () if found is None else (found,)
+    known = torch.cuda.get_device_properties(device)
+    names = ("shared_memory_per_block_optin", "shared_memory_per_block")  # AMD has only the second
+    found = [getattr(known, name) for name in names if hasattr(known, name)]
+    return tuple(found[:1])
 
 
 def factor(like: Tensor) -> Any:
