@@ -33,7 +33,6 @@ from longlag.engines import Norm, Weights, reference
 from longlag.engines.gpu import run as gpu
 from longlag.engines.gpu.obstacles import obstacle
 from longlag.engines.gpu.plan import plan
-from longlag.engines.gpu.scans import steps_between_kept
 
 SIZES = [(100, 32, 64, 128), (1000, 8, 32, 64), (1024, 16, 256, 256), (200, 32, 256, 512)]
 SCAN = (4096, 8, 1536)  # T, B, units: the size of accelerated-scan's figures
@@ -352,7 +351,7 @@ def local_bytes(cell: cells.Cell, H: int, dtype: torch.dtype) -> tuple[float, fl
     """
     kind, BM, *_ = plan(cell, H, dtype.itemsize, False)
     G, size = len(cell.gates), dtype.itemsize
-    states = 4 * len(cell.fed_back) / steps_between_kept(BM) if kind == "scan" else 4 * len(cell.states)
+    states = 4 * len(cell.fed_back) / BM if kind == "scan" else 4 * len(cell.states)
     y_again = size if kind != "scan" and cell.reads_y else 0
     once = (G + 1) * size
     return once, once + states + (2 * G + 1) * size + states + y_again

@@ -105,7 +105,7 @@ def build(case: Case, which: str, target: str) -> Built:
     factor = {torch.float32: triton.language.float32, torch.bfloat16: triton.language.bfloat16}[case.dtype]
     precision = "ieee" if target == "gfx942" else "tf32x3"
     flags |= (
-        {"KEEP": (back := scans.steps_between_kept(BM)), "BT": BM if which == "forward" else back, "BH": BH}
+        {"BT": BM, "BH": BH}
         if scan
         else {"EARLY": False, "BM": BM, "BH": BH, "UNITS": units, "PRECISION": precision, "FACTOR": factor}
     )

@@ -54,7 +54,7 @@ def small(kind, H):
     """A plan of this kind with small tiles."""
     row = max(power_of_two(H), 16 if kind in ("resident", "stepwise") else 1)
     tile = {
-        "scan": (8, min(row, 16), 1),
+        "scan": (4, min(row, 16), 1),
         "local": (2, min(row, 16), 1),
         "resident": (16, row, 4),
         "stepwise": (2, row, 1),

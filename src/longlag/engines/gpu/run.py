@@ -24,7 +24,6 @@ from longlag.engines.gpu.lines import kept_values
 from longlag.engines.gpu.lines import names as pointers
 from longlag.engines.gpu.obstacles import interpreted
 from longlag.engines.gpu.plan import Plan, plan
-from longlag.engines.gpu.scans import steps_between_kept
 
 
 class Call(NamedTuple):
@@ -87,7 +86,7 @@ def kept_shapes(call: Call, save: bool) -> list[tuple[tuple[int, ...], torch.dty
     (T, B, H), cell, (kind, BM, *_) = call.sizes, call.cell, call.plan()
     dtype, G, S = call.given["net"].dtype, len(cell.gates), len(cell.sources)
     found = [((T, B, G, H), torch.float32), ((S, T, B, H), dtype)] if cell.dense else []
-    steps = T // steps_between_kept(BM) + 1 if kind == "scan" else T
+    steps = (T + BM - 1) // BM if kind == "scan" else T  # a scan keeps the state at the beginning of a chunk
     found += [((steps, B, H), torch.float32)] * len(kept_values(kind, cell))
     return found if save else [((0,), dtype) for _, dtype in found]
 
@@ -203,8 +202,7 @@ class Run:
             "SAVE": save,
         }
         if kind == "scan":
-            back = steps_between_kept(BM)
-            flags |= {"KEEP": back, "BT": BM if which == "forward" else back, "BH": BH}
+            flags |= {"BT": BM, "BH": BH}
         else:
             flags |= {"EARLY": early, "BM": BM, "BH": BH, "UNITS": units}
             flags |= {"PRECISION": precision(), "FACTOR": factor(self.tensors["net"])}

@@ -1,10 +1,10 @@
 """Local cells whose state moves linearly, v(t) = A v(t−1) + B: an associative scan over chunks of time.
 
 A program owns one sequence and BH units. It computes the A and B of ``BT`` steps at once, combines them along time, and
-carries the state from chunk to chunk. Only the state at the beginning of every backward chunk is kept: ``all_…``
-(T // KEEP + 1, B, H). The backward pass goes over the chunks from the last to the first and computes the states between
-again by the same scan. The gradient is a scan, too: E(t), of the state before step t, is A(t) (e(t) + E(t+1)), where e
-is the error that enters v(t) through y(t); then follows the cell's own adjoint at D(t) = e(t) + E(t+1).
+carries the state from chunk to chunk. Only the state at the beginning of a chunk is kept: ``all_…`` (chunks, B, H). The
+backward pass goes over the chunks from the last to the first and computes the states between again by the same scan.
+The gradient is a scan, too: E(t), of the state before step t, is A(t) (e(t) + E(t+1)), where e is the error that enters
+v(t) through y(t); then follows the cell's own adjoint at D(t) = e(t) + E(t+1).
 
 So a pass reads and writes each array of the size of the inputs once. Other arrays are those of `loops`; the flags, too.
 """
@@ -15,13 +15,9 @@ from longlag.engines.gpu.equations import Equations
 from longlag.engines.gpu.lines import Lines, names
 
 SIZES = ("T", "B", "H")
-STAGES = 2  # chunks whose loads are in flight together
-FLAGS = ("MASK", "LENGTHS", "RESET", "REVERSE", "SAVE", "KEEP", "BT", "BH")
-
-
-def steps_between_kept(BT: int) -> int:
-    """Steps of a backward chunk, half of a forward chunk's: backward, a step has more values."""
-    return max(1, BT // 2)
+STAGES = 3  # chunks whose loads are in flight together
+FLAGS = ("MASK", "LENGTHS", "RESET", "REVERSE", "SAVE", "BT", "BH")
+_CHUNK = "(n0 // BT).to(tl.int64) * B * H + here"
 
 
 def _open(write: Lines, which: str, e: Equations) -> None:
@@ -83,8 +79,8 @@ def forward(e: Equations) -> str:
     _open(write, "forward", e)
     for v in fed:
         write(f"v_{v} = tl.load(work_{v} + here, in_h, 0.0)")
-    write.when("SAVE", *(f"tl.store(all_{v} + here, v_{v}, in_h)" for v in fed))
     write.block(f"for n0 in tl.range(0, T, BT, num_stages={STAGES}):")
+    write.when("SAVE", *(f"tl.store(all_{v} + {_CHUNK}, v_{v}, in_h)" for v in fed))
     _gates(write, e, "net")
     for v in fed:
         write(f"gain, through = tl.associative_scan((A_{v}, B_{v}), 0, _affine)")
@@ -92,11 +88,7 @@ def forward(e: Equations) -> str:
         write(f"v_{v} = tl.sum(tl.where(steps[:, None] == BT - 1, new_{v}, 0.0), 0)")
     write(f"result = output({', '.join(_given(e, *(f'new_{v}' for v in fed)))})")
     write("tl.store(out + s * H + tile, tl.where(active, result, 0.0), stored)")
-    write.block("if SAVE:")
-    write("kept = ((n + 1) // KEEP).to(tl.int64)[:, None] * B * H + here[None, :]")
-    write("begins = stored & ((n + 1) % KEEP == 0)[:, None]")
-    write(*(f"tl.store(all_{v} + kept, new_{v}, begins)" for v in fed))
-    write.depth -= 2
+    write.depth -= 1
     write(*(f"tl.store(work_{v} + here, v_{v}, in_h)" for v in fed))
     return "\n".join(write.text) + "\n"
 
@@ -114,7 +106,7 @@ def backward(e: Equations) -> str:
     write("error = tl.load(errors + s * H + tile, active, 0.0).to(tl.float32)")
     scan = "gain, through, gain_before, through_before = tl.associative_scan((A_{0}, {1}, nothing + 1.0, nothing), {2})"
     for v in fed:
-        write(f"v_{v} = tl.load(all_{v} + (n0 // BT).to(tl.int64) * B * H + here, in_h, 0.0)[None, :]")
+        write(f"v_{v} = tl.load(all_{v} + {_CHUNK}, in_h, 0.0)[None, :]")
         write(scan.format(v, f"B_{v}", "0, _affine_before"))
         write(f"new_{v}, b_{v} = gain * v_{v} + through, gain_before * v_{v} + through_before")
         write.when("RESET", f"b_{v} = tl.where(fresh, 0.0, b_{v})")
