@@ -17,7 +17,7 @@ from longlag.engines.gpu.lines import Lines, names
 SIZES = ("T", "B", "H")
 STAGES = 3  # chunks whose loads are in flight together
 FLAGS = ("MASK", "LENGTHS", "RESET", "REVERSE", "SAVE", "BT", "BH")
-_CHUNK = "(n0 // BT).to(tl.int64) * B * H + here"
+_CHUNK = "(n0 // BT) * (B.to(tl.int64) * H) + here"
 
 
 def _open(write: Lines, which: str, e: Equations) -> None:
