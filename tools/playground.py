@@ -185,7 +185,7 @@ def build() -> str:
 
 def take_picture(file: Path) -> None:
     """The page in the system's Chromium."""
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import sync_playwright  # pyright: ignore[reportMissingImports]
 
     path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
     with sync_playwright() as started:
