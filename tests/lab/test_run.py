@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 from dataclasses import replace
@@ -90,23 +89,6 @@ def test_records_do_not_depend_on_the_number_of_processes(tmp_path):
     assert len(one[0]) == 3
 
 
-def test_a_dask_cluster_gives_the_same_records(tmp_path):
-    script = f"""
-        from dask.distributed import LocalCluster
-        from longlag.lab.run import reproduce
-        from test_run import FOUR
-        if __name__ == "__main__":
-            options = dict(n_workers=2, threads_per_worker=1, dashboard_address=None, host="127.0.0.1")
-            with LocalCluster(**options) as cluster:
-                reproduce([FOUR], {str(tmp_path / "dask")!r}, backend="dask", address=cluster.scheduler_address)
-    """
-    (tmp_path / "cluster.py").write_text(textwrap.dedent(script))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([SOURCE, str(Path(__file__).parent)])}
-    subprocess.run([sys.executable, "cluster.py"], cwd=tmp_path, env=environment, check=True, timeout=120)
-    reproduce([FOUR], tmp_path / "here", jobs=1)
-    assert records(tmp_path / "dask", FOUR) == records(tmp_path / "here", FOUR)
-
-
 KILLER = """
 import os, random, signal, sys, time
 from longlag.lab.run import reproduce
@@ -161,7 +143,7 @@ def test_killed_at_twenty_moments_it_goes_on_where_it_was(tmp_path):
         assert store.count() == 100
         assert store.seeds(experiment) == set(range(4000, 4100))
         rows = "SELECT experiment, reading, settings, seed, code, record FROM trials ORDER BY seed"
-        assert store.connection.execute(rows).fetchall() == whole.connection.execute(rows).fetchall()
+        assert store.database.connection.execute(rows).fetchall() == whole.database.connection.execute(rows).fetchall()
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path, monkeypatch, capsys):
