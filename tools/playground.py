@@ -2,7 +2,8 @@
 
     python tools/playground.py            # writes src/longlag/play/page.html; needs node and npm
 
-The page is committed, so that only those who change it need npm. `digest` names the sources it was made from.
+The page is committed and part of the wheel, so that only those who change its sources need npm. `digest` names the
+sources that a page was made from; a test compares it with the sources that are there.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def linear(a: Any) -> Any:
 def lstm97() -> cells.Cell:
     """The memory cell of 1997 as units that read each other's outputs, one cell to a block."""
     made = cells.cell(gates="i a o", states="s")(cells.memory_cell().equations)
-    made.__doc__ = inspect.getdoc(cells.memory_cell)
+    equations = (inspect.getdoc(cells.memory_cell) or "").partition("\n\n")[2]
+    made.__doc__ = f"Memory cell of 1997: no forget gate, s(t−1) is kept as it is.\n\n{equations}"
     return made
 
 
@@ -117,7 +119,7 @@ def data() -> dict[str, Any]:
 
 def inputs() -> Iterator[tuple[str, bytes]]:
     """What the page is made from, by name."""
-    yield "data", json.dumps(data(), ensure_ascii=False, sort_keys=True).encode()
+    yield "data", json.dumps(data(), ensure_ascii=False).encode()
     for file in sorted([*WEB.glob("*.json"), *(WEB / "src").rglob("*.*")]):
         yield file.relative_to(WEB).as_posix(), file.read_bytes()
 
@@ -170,7 +172,7 @@ def build() -> str:
         "style": (WEB / "src" / "style.css").read_text(encoding="utf-8"),
         "worker": script(bundle("src/learner/worker.js", "worker.js")),
         "main": script(bundle("src/main.js", "main.js")),
-        "data": json.dumps(data(), ensure_ascii=False, sort_keys=True).replace("</", "<\\/"),
+        "data": json.dumps(data(), ensure_ascii=False).replace("</", "<\\/"),
         "licences": licences().replace("<", "&lt;"),
     }
     page = (WEB / "src" / "page.html").read_text(encoding="utf-8")
@@ -180,7 +182,10 @@ def build() -> str:
 
 
 def main() -> int:
-    """Write the page."""
+    """Write the page, if its sources are not those of the present one."""
+    if f'data-sources="{digest()}"' in PAGE.read_text(encoding="utf-8"):
+        print(f"{PAGE.relative_to(ROOT)} is up to date")
+        return 0
     page = build()
     PAGE.write_text(page, encoding="utf-8")
     print(f"{PAGE.relative_to(ROOT)}: {len(page.encode()):,} bytes")

@@ -29,7 +29,7 @@ export class Learning {
       ...Object.entries(TITLES).map(([value, title]) => make("option", { value }, title)));
     task.value = state.task;
     const gates = state.gates.map((value, k) =>
-      slider({ id: `gate-${k}`, name: `input-gate bias, block ${k + 1}`, min: -8, max: 2, step: 0.5, value,
+      slider({ id: `gate-${k}`, name: `bias of input gate ${k + 1}`, min: -8, max: 2, step: 0.5, value,
         change: (v) => this.change("gates", state.gates.with(k, v)) }));
     this.go = make("button", { type: "button", id: "go", className: "main", onclick: () => this.toggle() }, "Learn");
     this.reset = make("button", { type: "button", id: "reset", onclick: () => this.begin(this.state, true) }, "Start again");

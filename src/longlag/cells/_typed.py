@@ -30,7 +30,7 @@ OPERATORS: dict[type, Callable[..., Any]] = {
 def from_text(text: str) -> Cell:
     """A cell from the text of its definition, which is read and not executed: text from anywhere is safe.
 
-    The text is what stands in a Python file: ``@cell(…)`` with literals above a function of assignments and one
+    The text is that of a Python file: ``@cell(…)`` with literals above a function of assignments and one
     ``return``, made of the names and functions of the language, numbers and ``+ - * / **``.
 
     >>> from longlag.cells import from_text
@@ -124,6 +124,8 @@ def _check(owner: str, node: ast.AST) -> None:
             raise ValueError(f"cell {owner}: ** needs a constant exponent, got {ast.unparse(node.right)}")
         if not exponent.value <= STEEPEST:
             raise ValueError(f"cell {owner}: exponents go up to {STEEPEST}, got {exponent.value}")
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and getattr(node.right, "value", None) == 0:
+        raise ValueError(f"cell {owner}: {ast.unparse(node)} divides by zero")
     if not fine:
         raise ValueError(
             f"cell {owner}: {ast.unparse(node)} ({type(node).__name__}) is not in the language of cells: names, "
