@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ import longlag as ll
 def test_ppo_in_one_file():
     """What is learned from in one call is what was done step by step, episodes that end in between included."""
     ppo = example("ppo_recurrent")
-    assert len(Path(ppo.__file__).read_text(encoding="utf-8").splitlines()) < 250
+    assert len((ROOT / "examples" / "ppo_recurrent.py").read_text(encoding="utf-8").splitlines()) < 250
     training = ppo.Training(ppo.Settings(units=16, layer="GRU", steps=64, total=1024, environments=4, epochs=2))
     drifts = []
     for _ in range(2):

@@ -32,6 +32,7 @@ def server():
     """A server of the tests' own, which listens on a socket in its folder and nowhere else."""
     pytest.importorskip("psycopg", reason="needs psycopg: the extra postgres")
     assert BIN is not None
+    programs = BIN.parent
     with tempfile.TemporaryDirectory() as folder:  # a socket's path must be short
         if USER:
             shutil.chown(folder, USER)
@@ -39,7 +40,7 @@ def server():
         options = f"-k {folder} -c listen_addresses= -c fsync=off -c unix_socket_permissions=0777"
 
         def call(program, *words):
-            command = [str(BIN.with_name(program)), *words]
+            command = [str(programs / program), *words]
             subprocess.run(command, user=USER, cwd=folder, check=True, stdout=subprocess.DEVNULL)
 
         call("initdb", "-D", data, "-U", "tester", "-A", "trust", "--no-sync", "--no-locale", "-E", "UTF8")
@@ -54,10 +55,11 @@ def server():
 def place(server, request):
     """The URL of an empty database."""
     import psycopg
+    from psycopg import sql
 
     name = f"tests_{abs(hash(request.node.name))}"
     with psycopg.connect(server.format("postgres"), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")  # pyright: ignore[reportArgumentType]
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
     return server.format(name)
 
 

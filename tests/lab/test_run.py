@@ -43,9 +43,9 @@ def test_trials_are_computed_once_and_announced_after_the_commit(tmp_path):
     assert announced == [
         ("long", 4000, 1, 2),
         ("4 T=100", 4000, 1, 3),
-        ("long", 1001, 2, 2),
-        ("4 T=100", 1001, 2, 3),
-        ("4 T=100", 1002, 3, 3),
+        ("long", 4001, 2, 2),
+        ("4 T=100", 4001, 2, 3),
+        ("4 T=100", 4002, 3, 3),
     ]
     assert records(tmp_path, FOUR) == [[trial(FOUR, seed) for seed in (4000, 4001, 4002)]]
     again = reproduce([FOUR, LONG], tmp_path, jobs=1, announce=lambda progress: pytest.fail(f"run again: {progress}"))
@@ -143,7 +143,7 @@ def test_killed_at_twenty_moments_it_goes_on_where_it_was(tmp_path):
         assert store.count() == 100
         assert store.seeds(experiment) == set(range(4000, 4100))
         rows = "SELECT experiment, reading, settings, seed, code, record FROM trials ORDER BY seed"
-        assert store.database.connection.execute(rows).fetchall() == whole.database.connection.execute(rows).fetchall()
+        assert store.database.execute(rows) == whole.database.execute(rows)
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path, monkeypatch, capsys):

@@ -120,13 +120,13 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
 def test_a_full_disk_loses_nothing(tmp_path):
     with Store(tmp_path) as store:
         add(store, SIX, 1)
-        pages = store.database.connection.execute("PRAGMA page_count").fetchone()[0]
-        store.database.connection.execute(f"PRAGMA max_page_count = {pages}")
+        pages = store.database.execute("PRAGMA page_count")[0][0]
+        store.database.execute(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(StoreError, match=r"cannot be written \(database or disk is full\); every trial announced"):
             [add(store, SIX, seed) for seed in range(2, 300)]
         kept = store.records(SIX)
         assert kept == [record(SIX, seed) for seed in range(1, len(kept) + 1)]
-        store.database.connection.execute("PRAGMA max_page_count = 100000")
+        store.database.execute("PRAGMA max_page_count = 100000")
         add(store, SIX, 500)
     with Store(tmp_path) as store:
         assert store.aside is None
@@ -173,10 +173,10 @@ def test_runs_are_known_by_the_trials_they_finished(tmp_path):
 def test_a_store_in_use_is_not_taken_for_a_damaged_one(tmp_path, monkeypatch):
     with Store(tmp_path) as store:
         add(store, SIX, 1)
-        store.database.connection.execute("BEGIN EXCLUSIVE")
+        store.database.execute("BEGIN EXCLUSIVE")
         monkeypatch.setattr("longlag.lab.sqlite.PATIENCE", 0.1)
         with pytest.raises(StoreError, match=r"results.sqlite cannot be opened \(database is locked\)"):
             Store(tmp_path)
-        store.database.connection.execute("ROLLBACK")
+        store.database.execute("ROLLBACK")
         assert store.records(SIX) == [record(SIX, 1)]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["results.sqlite"]
