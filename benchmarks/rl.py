@@ -125,7 +125,7 @@ def binned(rows: list[tuple[int, float, float]], edges: np.ndarray) -> np.ndarra
 
 
 def curves(seeds: int, tasks: list[str]) -> None:
-    """Train both policies on the tasks and draw all runs; runs that stand in `CURVES` are not made again."""
+    """Train both policies on the tasks and draw all runs; runs that are in `CURVES` are not made again."""
     torch.set_num_threads(1)
     if not CURVES.exists():
         CURVES.write_text(",".join(HEAD) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The report: verdicts by their rules, every row present, a page that stands alone."""
+"""The report: verdicts by their rules, every row present, a page that needs no other file."""
 
 import csv
 import json

@@ -1,6 +1,6 @@
-"""The picture of the start page: one cell, written once, on every road, with figures of benchmarks/results.csv.
+"""The picture of the start page: one cell, printed for every target, with figures of benchmarks/results.csv.
 
-    python tools/roads.py            # writes docs/img/roads.png
+    python tools/targets.py            # writes docs/img/targets.png
 
 A figure is taken from the last row whose name begins as stated below; a row that does not exist is an error.
 """
@@ -25,7 +25,7 @@ def row(name: str) -> dict[str, str]:
     with (ROOT / "benchmarks" / "results.csv").open(encoding="utf-8") as file:
         found = [row for row in csv.DictReader(file) if row["name"].startswith(name)]
     if not found:
-        raise SystemExit(f"tools/roads.py: no row of benchmarks/results.csv begins with {name!r}")
+        raise SystemExit(f"tools/targets.py: no row of benchmarks/results.csv begins with {name!r}")
     return found[-1]
 
 
@@ -41,7 +41,7 @@ def value(name: str) -> str:
     return f"{float(found['value']):.2g} {found['unit']}"
 
 
-def roads() -> list[tuple[str, str, str]]:
+def targets() -> list[tuple[str, str, str]]:
     """Title, what is printed, and a measured figure."""
     return [
         ("through time, CPU", "Numba, LLVM", f"{times(EQUAL)} the speed of nn.RNN\nfor work of equal size"),
@@ -65,7 +65,7 @@ def draw(axes: Any) -> None:
     box = {"boxstyle": "round,pad=0.6", "facecolor": "#F5F5F5", "edgecolor": COLOURS[0], "linewidth": 1.4}
     axes.text(0.1, 3.9, CELL, family="DejaVu Sans Mono", fontsize=8.5, va="center", bbox=box)
     axes.text(0.1, 2.75, "written once; derivatives are derived", color=GREY, va="center")
-    for k, (title, target, figure) in enumerate(roads()):
+    for k, (title, target, figure) in enumerate(targets()):
         y = 6.55 - 1.02 * k
         axes.annotate(
             "", (5.05, y), (3.03, 3.9), arrowprops={"arrowstyle": "-|>", "color": COLOURS[0], "shrinkA": 0, "lw": 1.1}
@@ -79,7 +79,7 @@ def main() -> None:
     with style():
         figure, axes = new_figure(width=8.6, height=4.1)
         draw(axes)
-        figure.savefig(ROOT / "docs" / "img" / "roads.png")
+        figure.savefig(ROOT / "docs" / "img" / "targets.png")
 
 
 if __name__ == "__main__":
