@@ -29,6 +29,15 @@ def test_every_named_cell_has_measured_figures():
     assert all(float(value) < 1e-12 for value in differences)
 
 
+@pytest.mark.parametrize("page", ["../README.md", *PAGES])
+def test_every_figure_has_its_command(page):
+    """The page names the file in the command that draws it."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    for target in re.findall(r"!\[[^]]*\]\(([^)]+)\)", text):
+        name = f"docs/img/{target.rpartition('/')[2]}"
+        assert re.search(rf"(?:python|longlag) .*{re.escape(name)}", text), f"{page}: no command for {name}"
+
+
 def test_every_extra_is_on_the_install_page():
     extras = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"][
         "optional-dependencies"
