@@ -2,7 +2,8 @@
 
     python tools/gpu_builds.py [target ...]          targets: sm_80 sm_90 sm_100 gfx942; without one: all
 
-Prints a table in Markdown (docs/engines.md). The exit status is the number of builds that spill or do not fit.
+Prints a table in Markdown (docs/engines.md): the loop, the tile, its warps; then registers per thread and KiB of shared
+memory, forward and backward. The exit status is the number of builds that spill or do not fit.
 """
 
 from __future__ import annotations
@@ -152,13 +153,13 @@ def main(targets: list[str]) -> int:
         row = []
         for target in targets:
             kind, BM, BH, warps, _ = case.plan(target)
-            texts = [f"{kind} {BM} × {BH}, {warps} warps"]
+            texts = [f"{kind} {BM} × {BH}, {warps}"]
             for which in ("forward", "backward"):
                 built = build(case, which, target)
                 fits = built.shared <= SHARED[target] * 1024 and built.spills == 0
                 wrong += not fits
                 spilled = f", **spills {built.spills}**" if built.spills else ""
-                texts.append(f"{built.registers}, {built.shared / 1024:.0f} KiB{spilled}")
+                texts.append(f"{built.registers}, {built.shared / 1024:.0f}{spilled}")
             row.append("; ".join(texts))
         print(f"| {described(case)} | {' | '.join(row)} |", flush=True)
     return wrong
