@@ -15,6 +15,7 @@ from longlag.engines.cpu.cache.compile import real
 from longlag.engines.cpu.codegen import words as at
 from longlag.engines.cpu.codegen.norm import normalise_for
 from longlag.engines.cpu.codegen.pointers import (
+    CALLED,
     INLINE,
     address,
     given_or,
@@ -175,7 +176,7 @@ def net_inputs_for(cell: Structure, number: Any) -> Any:
     biases, normal_rows = picked(cell.only_U), picked(range(1, 1 + 3 * len(gates), 3))
     normalise = normalise_for(number)
 
-    @njit(**INLINE)
+    @njit(**(CALLED if norm else INLINE))  # inlined at every use, norms would take long to compile
     def net_inputs(v, table, at_a, step):
         bias = v.bias_hh if v.bias_hh_given else v.scratch
         bias_stride = v.H if v.bias_hh_given else 0
