@@ -87,6 +87,7 @@ def test_c_that_learns_on_from_a_saved_learner(tmp_path):
     scope: dict = {}
     exec(MINE, scope)
     learner = scope["learner"]()
+    learner.plan("python")
     learner.step(torch.ones(1, 3), torch.ones(1, 1))
     learner.save(tmp_path / "learner.safetensors")
     done = export("learner.safetensors", "net.c", "--learn")

@@ -1,7 +1,13 @@
 // The controls of a cell: which cell, and a slider for everything that can be moved.
 import { $, make, slider } from "./dom.js";
 
-const LABELS = { lstm97: "LSTM of 1997 (memory cells)", elman: "Elman (tanh)", rnn97: "conventional net of 1997 (logistic)" };
+const LABELS = {
+  elman: "Elman (tanh)", elman_relu: "Elman (ReLU)", rnn97: "conventional net of 1997 (logistic)", leaky: "leaky integrator",
+  lstm97: "LSTM of 1997 (memory cells)", lstm: "LSTM", peephole_lstm: "LSTM with peepholes", coupled_lstm: "LSTM with coupled gates",
+  gru: "GRU", gru_original: "GRU of 2014", mgu: "MGU", slstm: "sLSTM", fast_grnn: "FastGRNN", ind_rnn: "IndRNN",
+  min_gru: "minGRU", min_lstm: "minLSTM", lru: "LRU", ctrnn: "CTRNN", cfc: "CfC", co_rnn: "coRNN", lem: "LEM",
+  lif: "leaky integrate-and-fire", snn_leaky: "leaky (snnTorch)", snn_synaptic: "synaptic (snnTorch)", adaptive_lif: "adaptive threshold",
+}; // prettier-ignore
 const label = (name) => LABELS[name] ?? name.replaceAll("_", " ");
 const two = (value) => `${+value.toFixed(2)}`;
 

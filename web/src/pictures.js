@@ -4,7 +4,7 @@ import * as Plot from "@observablehq/plot";
 
 export const COLOUR = (k) => `var(--c${k % 7})`;
 const FLOOR = 1e-12; // pictures of error flow end here, as those of longlag.flow
-const percent = (value) => `${(100 * value).toPrecision(2)} %`;
+const percent = (value) => `${value >= 0.0995 ? Math.round(100 * value) : (100 * value).toPrecision(2)} %`;
 const digits = (value) => (value === 0 ? "0" : Math.abs(value) < 0.001 || Math.abs(value) >= 1e5 ? value.toExponential(1) : value.toPrecision(3));
 
 export function frame(width, label, options) {
