@@ -212,7 +212,8 @@ def backward(cell: Structure, units: Any, number: Any, reads_back: Sequence[Any]
                 for b in range(v.B):
                     d_bias[j] += d[(skipped + b) * G + j]
 
-    pack_U, sum_of_U, through_sources = pack_y, sum_over_y, None
+    pack_U, sum_of_U = pack_y, sum_over_y
+    through_sources: Any = None
     if formed:
         pack_U, sum_of_U = pack_for(cell, number, False), sums_for(cell, number)
         through_sources = backward_for(cell, reads_back, finish, number)

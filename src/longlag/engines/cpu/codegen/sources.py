@@ -59,8 +59,8 @@ def pack_for(cell: Structure, number: Any, transposed: bool) -> Any:
 def forward_for(cell: Structure, reads: Sequence[Any], number: Any) -> Any:
     """``multiply_by_U(v, table, n, t, before, t_a, t_rec)``: form the sources, multiply them by U.
 
-    ``reads``: for every source ``f(table, H, rows read, rows written)``. Rows read: net inputs, for late sources only; y,
-    if anything reads it, and the states of the step before; numbers of this step; params.
+    ``reads``: for every source ``f(table, H, rows read, rows written)``. Rows read: net inputs, for late sources only;
+    y, if anything reads it, and the states of the step before; numbers of this step; params.
     """
     return each([_forward_of(cell, k, source, reads[k], number) for k, source in enumerate(cell.sources)])
 
@@ -112,7 +112,8 @@ def backward_for(cell: Structure, reads_back: Sequence[Any], finish: Any, number
     Args:
         reads_back: for every source ``f(table, H, rows read, rows written)``: rows read as in `forward_for`, then the
             gradient of the source, then the gradients of what it is formed from, to which it adds.
-        finish: ``finish(gates)`` gives ``f(v, table, dA, dRec, at_b)``, called when the gradients at these gates are complete.
+        finish: ``finish(gates)`` gives ``f(v, table, dA, dRec, at_b)``, called when the gradients at these gates are
+            complete.
     """
     late = [k for k, source in enumerate(cell.sources) if source.late]
     early = [k for k, source in enumerate(cell.sources) if not source.late]

@@ -168,7 +168,8 @@ def previous_for(cell: Structure) -> Any:
 def net_inputs_for(cell: Structure, number: Any) -> Any:
     """``net_inputs(v, table, at_a, step)``: rows of which the gates' net inputs are sums.
 
-    at_a: where the row of a begins; step: the row of rec. Without norm: the rows of a, those of rec if separate, those of bias_hh for gates without a row in W.
+    at_a: where the row of a begins; step: the row of rec. Without norm: the rows of a, those of rec if separate, those
+    of bias_hh for gates without a row in W.
     With norm: the normalised net input of every gate.
     """
     gates, norm, norm_row, separate = cell.gates, cell.norm, cell.norm_row, cell.separate
