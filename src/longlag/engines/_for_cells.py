@@ -36,11 +36,6 @@ def choose_for_cell(
         request: ``"auto"``, or the name of an engine. If it cannot run the call, a ValueError gives the reason.
     """
     if request in ("reference", "cpu") or (request == "auto" and (x.is_cpu or _exporting.to_onnx())):
-        if request != "reference" and not cell.reads_only_y:
-            why = f"U of the cell {cell.name} reads more than the outputs before, {', '.join(map(str, cell.sources))}"
-            if request == "cpu":
-                raise ValueError(f"engine 'cpu' cannot serve this call: {why}; engine='reference' can")
-            return "reference", why
         return _choose.choose(request, x)
     found: dict[str, str | None] = {}
     for engine in ("torch", "gpu") if request == "auto" else (request,):
