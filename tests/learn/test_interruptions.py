@@ -118,14 +118,14 @@ def test_ctrl_c_ends_a_chunk_between_two_steps(moments):
     x, d = randn(20, 3, 3).repeat(100_000, 1, 1), 0.1 * randn(20, 3, 2, seed=1).repeat(100_000, 1, 1)
     heard = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell do not hear it
     ours.run(x[:20], d[:20])
-    alarm = threading.Timer(0.1, _thread.interrupt_main)
     try:
-        alarm.start()
-        with pytest.raises(KeyboardInterrupt):
-            ours.run(x, d)
+        while ours.steps == 20:  # a slow machine may hear it before the first step
+            threading.Timer(0.1, _thread.interrupt_main).start()
+            with pytest.raises(KeyboardInterrupt):
+                ours.run(x, d)
     finally:
         signal.signal(signal.SIGINT, heard)
-    assert 20 < ours.steps < len(x)
+    assert ours.steps < len(x)
     wanted.run(x[:20], d[:20])
     wanted.run(x[: ours.steps - 20], d[: ours.steps - 20])
     equal(ours, wanted, 0.0)
