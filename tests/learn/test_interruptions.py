@@ -112,7 +112,7 @@ def test_an_optimiser_over_other_parameters():
 @pytest.mark.parametrize("moments", [False, True])
 def test_ctrl_c_ends_a_chunk_between_two_steps(moments):
     """The learner is as after the steps that it counts, and goes on from there."""
-    optimizer = torch.optim.Adam if moments else torch.optim.SGD
+    optimizer: Any = torch.optim.Adam if moments else torch.optim.SGD
     ours, wanted = learners(NAME, RULE, optimizer)
     wanted.plan("cpu")
     x, d = randn(20, 3, 3).repeat(100_000, 1, 1), 0.1 * randn(20, 3, 2, seed=1).repeat(100_000, 1, 1)

@@ -52,7 +52,8 @@ class Compiled(Memory):
         mask = None if mask is None else mask.to(dtype).contiguous()
         active, reset = (None if m is None else m.contiguous() for m in (steps.active, steps.reset))
         learner.losses = losses
-        stream.start(Chunk(steps.x.contiguous(), flags, kept, losses, targets, mask, active, reset))
+        chunk = Chunk(steps.x.contiguous(), flags, kept, losses, targets, mask, active, reset)  # lives until the end
+        stream.start(chunk)
         self._with_weights(stream, self._in_slices, stream, T)
         status, step = stream.table[words.status], stream.table[words.done]
         if status == words.DONE:
@@ -182,6 +183,7 @@ class Compiled(Memory):
         kept = torch.full((rows, B, stream.layout.outputs), math.nan, dtype=self.learner.layer.dtype)
         losses = torch.empty(T, dtype=torch.float64)
         stream.transfer_all(self.weight_jobs(stream), out=False)
-        stream.start(Chunk(steps.x.contiguous(), flags, kept, losses, reset=reset))
+        chunk = Chunk(steps.x.contiguous(), flags, kept, losses, reset=reset)  # lives until the end
+        stream.start(chunk)
         self._in_slices(stream, T)
         return kept

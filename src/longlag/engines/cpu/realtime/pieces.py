@@ -98,7 +98,8 @@ def fed_back(plan: Any) -> list[Any]:
     pieces = []
     for i in range(len(plan.network.fed_back)):
         earlier = [(plan.sizes[k], every) for k, _, every in plan.network.fed_back[:i]]
-        pieces.append(_feed(plan, *plan.network.fed_back[i], _total(earlier)))
+        k, name, every = plan.network.fed_back[i]
+        pieces.append(_feed(plan, k, name, every, _total(earlier)))
     return pieces
 
 

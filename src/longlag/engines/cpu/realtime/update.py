@@ -153,7 +153,7 @@ def update_for(number: Any) -> Any:
         mask = row(pointer(table[at.masks], number), k * table[at.N] + start)
         whole, found = count // lanes * lanes, 0.0
         if whole > 0:
-            squares = load(G, 0) * number(0)
+            squares = load(mask, 0) * number(0)  # gradients of lanes without units may be NaN
             for i in range(0, whole, lanes):
                 m, g = load(mask, i), load(G, i)
                 squares = squares + where_positive(m, m * g * g)
