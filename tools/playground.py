@@ -1,6 +1,7 @@
 """Build the playground: the sources in web/ and the printed cells, bundled by esbuild into one page.
 
-    python tools/playground.py            # writes src/longlag/play/page.html; needs node and npm
+    python tools/playground.py                      # writes src/longlag/play/page.html; needs node and npm
+    python tools/playground.py picture FILE.png     # takes a picture of the page; needs a Chromium
 
 The page is committed and part of the wheel, so that only those who change its sources need npm. `digest` names the
 sources that a page was made from; a test compares it with the sources that are there.
@@ -11,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -181,8 +183,25 @@ def build() -> str:
     return page
 
 
-def main() -> int:
+def take_picture(file: Path) -> None:
+    """The page in the system's Chromium."""
+    from playwright.sync_api import sync_playwright  # pyright: ignore[reportMissingImports]
+
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
+    with sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1280, "height": 1020})
+        page.goto(PAGE.as_uri() + "#gain=1.6")
+        page.wait_for_selector("#picture-flow svg")
+        page.screenshot(path=file)
+        browser.close()
+
+
+def main(arguments: list[str]) -> int:
     """Write the page, if its sources are not those of the present one."""
+    if arguments[:1] == ["picture"]:
+        take_picture(Path(arguments[1]))
+        return 0
     if f'data-sources="{digest()}"' in PAGE.read_text(encoding="utf-8"):
         print(f"{PAGE.relative_to(ROOT)} is up to date")
         return 0
@@ -193,4 +212,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -5,7 +5,7 @@ from threading import Thread
 
 import pytest
 from browser import chromium
-from play.visit import SMALL
+from play.visit import SMALL, visit
 
 from longlag.play import Playground
 
@@ -35,15 +35,24 @@ def context(browser):
     context.close()
 
 
-@pytest.fixture
-def page(context, server):
-    """The page as a visitor finds it; whatever the console says is an error of the test."""
+@pytest.fixture(scope="module")
+def opened(context, server):
+    """The page, loaded once, and what its console said and its requests asked for since the last look."""
     page, said = context.new_page(), []
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("request", lambda request: said.append(request.url) if server.address not in request.url else None)
     page.set_default_timeout(10_000)
     page.goto(f"{server.address}#{SMALL}")
+    return page, said
+
+
+@pytest.fixture
+def page(opened):
+    """The page as a visitor finds it; whatever the console says is an error of the test."""
+    page, said = opened
+    visit(page, SMALL)
     yield page
-    page.close()
-    assert [line for line in said if not line.startswith(("blob:", "data:"))] == []
+    found = [line for line in said if not line.startswith(("blob:", "data:"))]
+    said.clear()
+    assert found == []
