@@ -124,4 +124,4 @@ class CellWeights(Stack):
     def _values(self, names: Sequence[str | None]) -> list[Any]:
         """Weights. The dictionary of parameters is faster; parametrised or pruned weights are attributes."""
         own = self._parameters
-        return [own[n] if n in own else None if n is None else getattr(self, n) for n in names]
+        return [None if n is None else own[n] if n in own else getattr(self, n) for n in names]

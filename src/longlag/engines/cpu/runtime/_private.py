@@ -18,7 +18,7 @@ def likeness(tensors: Sequence[Tensor]) -> Callable[..., bool]:
     memory do not. If two of the tensors are the same object, nothing is like them. torch.compile has this test for its
     guards; it takes less time than reading one attribute of every tensor.
     """
-    _check_likeness()
+    check_likeness()
     return _likeness(tensors)
 
 
@@ -36,7 +36,7 @@ def _likeness(tensors: Sequence[Tensor]) -> Callable[..., bool]:
 
 
 @functools.cache
-def _check_likeness() -> None:
+def check_likeness() -> None:
     with torch.inference_mode(False), torch.no_grad():
         x, y = torch.ones(2, 2), torch.ones(3)
         others = [y, x.double(), x.mT, x[:1], x.to("meta"), torch.nn.Parameter(x), x.clone().requires_grad_()]

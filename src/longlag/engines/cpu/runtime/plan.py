@@ -194,12 +194,12 @@ def names_of(
     return (*names, *["gamma", "beta"] * norm)
 
 
-def _kind(cell: Any, given: tuple[Any, ...], *options: Any) -> Kind:
-    return Kind(cell, names_of(cell, *given), *options)
+def _kind(cell: Any, sizes: Any, given: tuple[Any, ...], *options: Any) -> Kind:
+    return Kind(cell, names_of(cell, *given), *options)  # one for every size: each has its own latest plan
 
 
 kind_of = per_cell(Kind, maxsize=64)
-kind_of_call = per_cell(_kind, maxsize=64)  # the same, by the arguments of `names_of` in place of the names
+kind_of_call = per_cell(_kind, maxsize=1024)  # the same, by shapes of x and W and the arguments of `names_of`
 
 
 def forget() -> None:

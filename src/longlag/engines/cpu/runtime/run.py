@@ -68,7 +68,7 @@ def run(
         return None
     plain = mask is None and reset is None and not (reverse and lengths is not None)
     bare = plain and lengths is None
-    kind = kind_of_call(cell, given, reverse, eps, plain, bare, nonzeros)
+    kind = kind_of_call(cell, (x.shape, W.shape), given, reverse, eps, plain, bare, nonzeros)
     if not torch.is_grad_enabled():  # `ctx.needs_input_grad` lists gradients that could be needed, not those that are
         out, ends, *_ = forward(kind, values, (mask, lengths, reset), save=False)
         return out, tuple(ends)
