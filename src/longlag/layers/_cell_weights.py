@@ -116,6 +116,16 @@ class CellWeights(Stack):
         if s.reset is not None and self.learns_initial_state:
             raise ValueError(f"{self.class_name}: reset starts from zeros; it needs learn_initial_state=False")
 
+    def get_parameter(self, target: str) -> nn.Parameter:
+        """As in torch; for a value that is computed from a parameter, the error names that parameter."""
+        if parametrize.is_parametrized(self, target):
+            trained = [path for path, _ in self.named_parameters() if path.startswith(f"parametrizations.{target}.")]
+            raise AttributeError(
+                f"{self.class_name}: {target} is computed from {', '.join(trained)}; to set it, assign to the attribute "
+                f"{target}: what is written into its value is lost"
+            )
+        return super().get_parameter(target)
+
     @property
     def any_weight(self) -> Tensor:
         weight = self._parameters.get("weight_ih_l0")
