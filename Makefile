@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: coverage docs docs-serve notebooks peers test reproduce bench check format clean
+.PHONY: coverage docs docs-serve notebooks peers play test reproduce bench check format clean
 .DEFAULT_GOAL := test
 
 $(VENV)/ready: pyproject.toml constraints.txt
@@ -34,6 +34,10 @@ docs: $(VENV)/docs  ## the site, in site/; warnings are errors
 
 docs-serve: $(VENV)/docs  ## the site on loopback, rebuilt on changes
 	$(BIN)/mkdocs serve
+
+play: $(VENV)/ready  ## the playground in the browser; built again with npm if its sources have changed
+	$(BIN)/python tools/playground.py
+	$(BIN)/longlag play
 
 notebooks: $(VENV)/docs  ## the tutorials as executed notebooks, in build/notebooks/
 	$(BIN)/python tools/notebooks.py build/notebooks

@@ -1,12 +1,12 @@
 """sb3-contrib's RecurrentPPO on velocity-masked tasks: our policy beside the stock one, in one run.
 
-    python benchmarks/rl.py speed [seeds]              # environment steps per second, appended to results.csv
+    python benchmarks/rl.py speed [seeds] [units]      # environment steps per second, appended to results.csv
     python benchmarks/rl.py curves [seeds] [tasks]     # learning curves: rl_curves.csv and docs/img/rl_curves.png
 
 The agent sees positions, not velocities, so it must remember. 8 environments; CartPole with the settings of
 sb3-contrib's own test of this task, Pendulum with the learning rate, discounts and exploration of
 PendulumNoVel-v1 in RL Baselines3 Zoo (hyperparams/ppo_lstm.yml). Nothing is timed before the policies agree: with the
-same weights, actions, values and log-probabilities to 1e-6. Speed is that of ``learn`` over ten rollouts and updates,
+same weights, actions, values and log-probabilities to 1e-6. Speed is that of ``learn`` over three rollouts and updates,
 environments included, the two policies in turn.
 """
 
@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CURVES = ROOT / "benchmarks" / "rl_curves.csv"
 HEAD = ("task", "policy", "seed", "steps", "return")
 Point = tuple[str, str, int, int, float]
-ENVIRONMENTS, N_STEPS, ROLLOUTS = 8, 128, 10
+ENVIRONMENTS, N_STEPS, ROLLOUTS = 8, 128, 3
 SEEN = {"CartPole-v1": [0, 2], "Pendulum-v1": [0, 1]}  # the positions among the observations
 SETTINGS = {
     "CartPole-v1": {"n_steps": N_STEPS, "learning_rate": 7e-4, "max_grad_norm": 1, "gae_lambda": 0.98},
@@ -78,10 +78,10 @@ def gate(units: int) -> None:
     print(f"gate, {units} units: with the same weights one step differs by {max(differences):.1e} at most")
 
 
-def speed(seeds: int) -> None:
+def speed(seeds: int, sizes: list[int]) -> None:
     """Environment steps per second of `ROLLOUTS` rollouts and updates; one more before them is untimed."""
     torch.set_num_threads(1)
-    for units in GOALS:
+    for units in sizes:
         gate(units)
         rates: dict[str, list[float]] = {name: [] for name in POLICIES}
         for seed in range(seeds):
@@ -125,7 +125,7 @@ def binned(rows: list[tuple[int, float, float]], edges: np.ndarray) -> np.ndarra
 
 
 def curves(seeds: int, tasks: list[str]) -> None:
-    """Train both policies on the tasks and draw all runs; runs that stand in `CURVES` are not made again."""
+    """Train both policies on the tasks and draw all runs; runs that are in `CURVES` are not made again."""
     torch.set_num_threads(1)
     if not CURVES.exists():
         CURVES.write_text(",".join(HEAD) + "\n", encoding="utf-8")
@@ -176,7 +176,7 @@ def main() -> None:
     what, *rest = sys.argv[1:] or [""]
     seeds = int(rest[0]) if rest else 3
     if what == "speed":
-        speed(seeds)
+        speed(seeds, [int(units) for units in rest[1:]] or list(GOALS))
     elif what == "curves":
         curves(seeds, rest[1:] or list(STEPS))
     else:

@@ -37,7 +37,7 @@ LEFT["cli"] |= {
     "export",
     "play",
     "",
-}  # "": the package itself, which stands before the commands
+}  # "": the package itself, which comes before the commands
 EVERYWHERE = {"files", "results", "style"}  # modules of the package itself: any room may use them
 
 
@@ -48,7 +48,7 @@ def name_of(module):
 
 
 def imports(module):
-    """Names of all that a module of ours imports from ours, wherever the import stands."""
+    """Names of all that a module of ours imports from ours, wherever the import is."""
     package = name_of(module) if module.name == "__init__.py" else name_of(module).rpartition(".")[0]
     for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

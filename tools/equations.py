@@ -40,7 +40,7 @@ class Row(NamedTuple):
 
 
 class Use(NamedTuple):
-    """One place where a tag stands: in a comment it marks a computation, in a docstring it cites."""
+    """One place where a tag occurs: a tag in a comment marks a computation, a tag in a docstring cites."""
 
     tag: str
     line: int
@@ -100,7 +100,7 @@ def elsewhere(tag: str, used: dict[str, list[Use]]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Print where a tag stands, or everything that is wrong with the index."""
+    """Print where a tag occurs, or everything that is wrong with the index."""
     if not arguments:
         found = list(problems(INDEX.read_text(encoding="utf-8"), sources()))
         print("\n".join(found) or "docs/equations.md agrees with the sources")

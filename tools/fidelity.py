@@ -1,4 +1,4 @@
-"""The figures behind docs/fidelity.md: how far every named cell's roads are apart, in float64.
+"""The figures behind docs/fidelity.md: how much the ways to compute every named cell differ, in float64.
 
     python tools/fidelity.py            writes docs/fidelity.csv (some minutes if kernels must be compiled)
     python tools/fidelity.py --new      measures the cells that the file does not have, and keeps the rest

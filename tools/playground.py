@@ -1,8 +1,10 @@
 """Build the playground: the sources in web/ and the printed cells, bundled by esbuild into one page.
 
-    python tools/playground.py            # writes src/longlag/play/page.html; needs node and npm
+    python tools/playground.py                      # writes src/longlag/play/page.html; needs node and npm
+    python tools/playground.py picture FILE.png     # takes a picture of the page; needs a Chromium
 
-The page is committed, so that only those who change it need npm. `digest` names the sources it was made from.
+The page is committed and part of the wheel, so that only those who change its sources need npm. `digest` names the
+sources that a page was made from; a test compares it with the sources that are there.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -48,7 +51,8 @@ def linear(a: Any) -> Any:
 def lstm97() -> cells.Cell:
     """The memory cell of 1997 as units that read each other's outputs, one cell to a block."""
     made = cells.cell(gates="i a o", states="s")(cells.memory_cell().equations)
-    made.__doc__ = inspect.getdoc(cells.memory_cell)
+    equations = (inspect.getdoc(cells.memory_cell) or "").partition("\n\n")[2]
+    made.__doc__ = f"Memory cell of 1997: no forget gate, s(t−1) is kept as it is.\n\n{equations}"
     return made
 
 
@@ -117,7 +121,7 @@ def data() -> dict[str, Any]:
 
 def inputs() -> Iterator[tuple[str, bytes]]:
     """What the page is made from, by name."""
-    yield "data", json.dumps(data(), ensure_ascii=False, sort_keys=True).encode()
+    yield "data", json.dumps(data(), ensure_ascii=False).encode()
     for file in sorted([*WEB.glob("*.json"), *(WEB / "src").rglob("*.*")]):
         yield file.relative_to(WEB).as_posix(), file.read_bytes()
 
@@ -170,7 +174,7 @@ def build() -> str:
         "style": (WEB / "src" / "style.css").read_text(encoding="utf-8"),
         "worker": script(bundle("src/learner/worker.js", "worker.js")),
         "main": script(bundle("src/main.js", "main.js")),
-        "data": json.dumps(data(), ensure_ascii=False, sort_keys=True).replace("</", "<\\/"),
+        "data": json.dumps(data(), ensure_ascii=False).replace("</", "<\\/"),
         "licences": licences().replace("<", "&lt;"),
     }
     page = (WEB / "src" / "page.html").read_text(encoding="utf-8")
@@ -179,8 +183,28 @@ def build() -> str:
     return page
 
 
-def main() -> int:
-    """Write the page."""
+def take_picture(file: Path) -> None:
+    """The page in the system's Chromium."""
+    from playwright.sync_api import sync_playwright  # pyright: ignore[reportMissingImports]
+
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
+    with sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1280, "height": 1020})
+        page.goto(PAGE.as_uri() + "#gain=1.6")
+        page.wait_for_selector("#picture-flow svg")
+        page.screenshot(path=file)
+        browser.close()
+
+
+def main(arguments: list[str]) -> int:
+    """Write the page, if its sources are not those of the present one."""
+    if arguments[:1] == ["picture"]:
+        take_picture(Path(arguments[1]))
+        return 0
+    if f'data-sources="{digest()}"' in PAGE.read_text(encoding="utf-8"):
+        print(f"{PAGE.relative_to(ROOT)} is up to date")
+        return 0
     page = build()
     PAGE.write_text(page, encoding="utf-8")
     print(f"{PAGE.relative_to(ROOT)}: {len(page.encode()):,} bytes")
@@ -188,4 +212,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

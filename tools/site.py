@@ -4,6 +4,7 @@
 - The changelog is CHANGELOG.md.
 - Tutorials can be downloaded as notebooks, made from the same Markdown by jupytext.
 - Every named cell has a page of its own: equations, printed code, and the figures of docs/fidelity.csv.
+- The playground is part of the site.
 - Pages load nothing from other hosts; docs/assets/iframe-worker.js lets the theme search without a server.
 """
 
@@ -37,8 +38,10 @@ def on_files(files: Files, config: Any) -> Files:
     pages = [(DOCS / file.src_uri, file) for file in files.documentation_pages()]
     linked = {match["path"] for page, _ in pages for match in LINK.finditer(page.read_text(encoding="utf-8"))}
     for path in sorted(linked):
-        if (ROOT / path).is_file():
-            files.append(File.generated(config, f"source/{path}.md", content=source_page(path)))
+        if path.endswith(".html"):
+            files.append(File.generated(config, target_of(path), content=(ROOT / path).read_text(encoding="utf-8")))
+        elif (ROOT / path).is_file():
+            files.append(File.generated(config, target_of(path), content=source_page(path)))
     files.append(File.generated(config, "changelog.md", content=(ROOT / "CHANGELOG.md").read_text(encoding="utf-8")))
     for page, file in pages:
         if file.src_uri.startswith("tutorials/") and page.stem != "index":
@@ -54,7 +57,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     here = posixpath.dirname(page.file.src_uri)
 
     def to_page(match: re.Match[str]) -> str:
-        target = f"source/{match['path']}.md"
+        target = target_of(match["path"])
         if files.get_file_from_path(target) is None:  # a folder: named, not linked
             return "]()"
         return f"]({posixpath.relpath(target, here or '.')})"
@@ -76,6 +79,11 @@ def on_post_page(output: str, page: Any, config: Any) -> str:
     if found := ELSEWHERE.search(output):
         raise PluginError(f"{page.file.src_uri} loads from another host: {found[0]}")
     return output
+
+
+def target_of(path: str) -> str:
+    """Where the site has a file of the repository: pages as they are, sources as pages with line numbers."""
+    return f"source/{path}" if path.endswith(".html") else f"source/{path}.md"
 
 
 def source_page(path: str) -> str:

@@ -97,20 +97,83 @@ def test_an_antisymmetric_matrix_stays_so_while_training():
 
 
 # --------------------------------------------------------------------------------------- engines and rules
-FUSED = [name for name in SHELF if getattr(cells, name).reads_only_y]
+DTYPES = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 
 
-@pytest.mark.parametrize("name", [name for name in SHELF if name not in FUSED])
-def test_cells_that_no_kernel_computes_yet_say_so(name):
-    assert name in ("gru_original", "mgu", "co_rnn", "lem", "gru_d", "gru_d_original")
-    layer = layer_of(name, engine="auto")
-    assert layer.engine_for(randn(T, B, I)).startswith("reference: ")
-    with pytest.raises(ValueError, match=rf"^engine 'cpu' cannot serve this call: .*{name}"):
-        layer_of(name, engine="cpu")(randn(T, B, I), **numbers(layer))
+def kernel_of(cell, dtype):
+    """``run(which, values)``: the compiled equations of the CPU engine, ``unit`` (0) or its adjoint (1), at some units.
+
+    The time loops around them are the same for all cells; engines/test_contract.py and test_sources.py test these.
+    """
+    import numpy as np
+
+    from longlag.engines.cpu.cache import machine
+    from longlag.engines.cpu.cache.compile import machine_code
+    from longlag.engines.cpu.codegen import generate, rows
+    from longlag.engines.cpu.codegen.pointers import pointers
+
+    text, number = generate.source(cell, dtype, norm=False), getattr(np, dtype)
+    forms, scope = (generate.unit(cell, False), generate.unit_back(cell, False)), generate.executed(text, "units")
+    step, back = (rows.over_units(scope[f.name], number, vectors=not generate.NUMBA.uses_power(f)) for f in forms)
+    (n, m), (n_back, m_back) = ((len(f.inputs), len(f.outputs)) for f in forms)
+    read, read_back, written, written_back = (pointers(k, number) for k in (n, n_back, m, m_back))
+
+    def kernel(table, first, last, thread):
+        if first == 0:
+            step(table, last, read(table, 0, 0), written(table, n, 0))
+        else:
+            back(table, last, read_back(table, 0, 0), written_back(table, n_back, 0))
+
+    address = machine.load(f"units_{cell.name}_{dtype}", cell.key, "units", lambda: (text, machine_code(kernel)))
+
+    def run(which, values):
+        form = forms[which]
+        given = [values[name].detach().contiguous() for name in form.inputs]
+        found = [torch.full_like(given[0], torch.nan) for _ in form.outputs]
+        table = torch.tensor([tensor.data_ptr() for tensor in given + found])
+        machine.callable_at(address)(table.data_ptr(), which, len(given[0]), 0)
+        return dict(zip(form.outputs, found))
+
+    return run
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
-@pytest.mark.parametrize("name", FUSED)
+@DTYPES
+@pytest.mark.parametrize("name", SHELF)
+def test_the_compiled_equations_are_those_of_the_cell(name, dtype):
+    cell, units = getattr(cells, name), 37  # vectors, and units that fill none
+    run = kernel_of(cell, str(dtype).removeprefix("torch."))
+    draw = lambda k: (randn(units, seed=k) + (1.2 if "lif" in name or "snn" in name else 0)).to(dtype)  # noqa: E731
+    inputs = {key: draw(k).requires_grad_() for k, key in enumerate(cell.inputs)}
+    inputs |= {key: (0.5 + inputs[key].detach().abs()).requires_grad_() for key in (*cell.per_step, *cell.params)}
+    parts = {f"_U_{gate}": draw(50 + k) for k, gate in enumerate(cell.gates)}  # a net input comes as two sums
+    parts |= {f"_{mark}_{gate}": inputs[gate].detach() - parts[f"_U_{gate}"] for gate in cell.gates for mark in "Wb"}
+    wanted = dict(zip(("y_new", *cell.new_states), cell.step(*inputs.values())))
+    found = run(0, inputs | parts)
+    tolerance = 1e-12 if dtype == torch.float64 else 3e-6
+    for key, value in wanted.items():
+        same(found[key], value, f"{name} {key}", tolerance)
+
+    errors = {f"d_{key}": draw(80 + k) for k, key in enumerate(("y", *cell.states))}
+    values = tuple(wanted.values())
+    d = torch.autograd.grad(values, list(inputs.values()), [*errors.values()], allow_unused=True)
+    fed_back = "y" in cell.fed_back  # then the error at y has two parts
+    later = draw(90) if fed_back else torch.zeros_like(errors["d_y"])
+    sums = {f"_sum_{p}": draw(95) for p in cell.params}
+    given = inputs | parts | wanted | errors | sums | {"_d_out": errors["d_y"] - later, "_d_next": later}
+    found = run(1, given)
+    for key, value in zip(inputs, d):
+        value = torch.zeros_like(errors["d_y"]) if value is None else value
+        of_param = key in cell.params
+        if of_param or f"d_{key}_" in found:
+            mine = found[f"_new_sum_{key}"] - sums[f"_sum_{key}"] if of_param else found[f"d_{key}_"]
+            scale = max(float(value.abs().max()), 1.0)
+            assert float((mine - value).abs().max()) <= 3 * tolerance * scale, key
+
+
+FUSED = [("gru_d", torch.float64), ("lem", torch.float64), ("cfc", torch.float32), ("adaptive_lif", torch.float32)]
+
+
+@pytest.mark.parametrize(("name", "dtype"), FUSED)  # numbers, products of the step, several states
 def test_the_fused_engine_equals_the_reference(name, dtype):
     hidden, batch = 19, 2
     reference, exact = layer_of(name, dtype, hidden=hidden), layer_of(name, hidden=hidden)

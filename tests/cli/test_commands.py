@@ -13,7 +13,7 @@ import longlag as ll
 from longlag.cli import COMMANDS, app
 
 PAGES = [
-    *([], ["tag"], ["flow"], ["bench"], ["reproduce"], ["report"], ["experiments"], ["export"]),
+    *([], ["tag"], ["flow"], ["bench"], ["reproduce"], ["report"], ["experiments"], ["export"], ["play"], ["verify"]),
     *(["tag", name] for name in ("train", "eval", "predict")),
     *(["flow", name] for name in ("error", "credit", "forgetting", "drift", "memory", "compare")),
 ]

@@ -19,7 +19,7 @@ FLOAT = torch.float32
 # one of every kind; benchmarks/export.py does the same for the whole registry
 TELLING = [
     *("lstm_norm", "lstm_two_ways", "leaky_two_ways", "local_static", "skip_several", "user_everything", "lstm97"),
-    *("jordan_argmax", "local_network_forget"),
+    *("lstm97_hidden_only", "jordan_argmax", "local_network_forget"),
 ]
 NATIVE = {"elman_relu": "RNN", "rnn97": "RNN", "gru": "GRU"}
 STEPS = ["lstm", "user_gated"]
@@ -57,12 +57,12 @@ def test_whole_sequences(name, tmp_path):
     """Other sizes than those of the export; lengths and a given state."""
     layer, path = layer_of(name), tmp_path / "net.onnx"
     assert ll.export.to_onnx(layer, path) <= 1e-5
-    layer.eval()
+    reference: Any = ll.export.portable(layer)
     for T, B in ((11, 4), (1, 1)):
         x, lengths = randn(T, B, 3, dtype=FLOAT), torch.arange(T, T - B, -1)
-        state = some_state(layer_of(name).double(), B)
+        state = some_state(ll.export.portable(layer_of(name)).double(), B)
         state = tuple(part.to(FLOAT) for part in state)
-        y, new = layer(x, layer.state_spec.whole(state) if state else None, lengths=lengths)
+        y, new = reference(x, layer.state_spec.whole(state) if state else None, lengths=lengths)
         close(run(path, x, lengths, *state), (y, *parts(new)))
     assert all(
         part.dim_param in ("time", "batch") for part in onnx.load(path).graph.input[0].type.tensor_type.shape.dim[:2]
@@ -86,11 +86,15 @@ def test_another_cell_becomes_a_loop(tmp_path):
 def test_one_step(name, tmp_path):
     layer, path = layer_of(name), tmp_path / "step.onnx"
     ll.export.to_onnx(layer, path, step=True)
+    reference: Any = ll.export.portable(layer)
     assert "Scan" not in operators(path)
-    x, state = randn(6, 2, 3, dtype=FLOAT), tuple(part.to(FLOAT) for part in some_state(layer_of(name).double(), 2))
+    x, state = (
+        randn(6, 2, 3, dtype=FLOAT),
+        tuple(part.to(FLOAT) for part in some_state(ll.export.portable(layer_of(name)).double(), 2)),
+    )
     for x_t in x:
         ours = run(path, x_t, *state)
-        y, new = layer.step(x_t, layer.state_spec.whole(state))
+        y, new = reference.step(x_t, layer.state_spec.whole(state))
         close(ours, (y, *parts(new)))
         state = parts(new)
 
@@ -103,6 +107,7 @@ def test_decoding_of_a_crf(batch_first, tmp_path):
     ll.export.to_onnx(crf, path)
     emissions, mask = randn(7, 5, 3, dtype=FLOAT), randn(7, 5, seed=3) > -0.5
     mask[:, 2] = False
+    crf.engine = "reference"
     paths, scores = crf.viterbi(emissions, mask)
     ours = run(path, emissions, mask)
     np.testing.assert_array_equal(ours[0], paths.numpy())
@@ -132,14 +137,14 @@ def test_a_larger_model_through_torch(tmp_path):
     program.save(str(tmp_path / "model.onnx"))
     assert {"LSTM", "Scan"} <= operators(tmp_path / "model.onnx")
     x, lengths = randn(4, 8, 3, dtype=FLOAT), torch.tensor([8, 1, 3, 7])
-    close(run(tmp_path / "model.onnx", x, lengths), [model(x, lengths)])
+    close(run(tmp_path / "model.onnx", x, lengths), [ll.export.portable(model)(x, lengths)])
 
 
 def test_a_program_of_torch_runs_where_longlag_is_not_installed(tmp_path):
     layer = layer_of("user_everything")
     assert ll.export.to_torch(layer, tmp_path / "net.pt2") <= 1e-5
     x, lengths, state = randn(9, 4, 3, dtype=FLOAT), torch.tensor([9, 1, 4, 8]), layer.initial_state(4)
-    wanted = layer(x, state, lengths=lengths)
+    wanted = ll.export.portable(layer)(x, state, lengths=lengths)
     torch.save([x, lengths, *parts(state)], tmp_path / "given.pt")
     code = """
 import sys

@@ -13,11 +13,12 @@ from longlag.lab import fingerprint, hs97, identity
 from longlag.lab.beyond import claims
 from longlag.lab.cell_rows import with_cell
 from longlag.lab.criteria import Goal, WindowCriterion
+from longlag.lab.database import FORMAT
 from longlag.lab.identity import canonical
 from longlag.lab.migration import old_key
 from longlag.lab.profiles import everything, paper
 from longlag.lab.run import reproduce
-from longlag.lab.store import FORMAT, Store
+from longlag.lab.store import Store
 from longlag.lab.trials import Record, trial
 
 FOUR = replace(hs97.experiment_4(100, "fit"), stop=WindowCriterion(0.3, (Goal("", 18),), 100, 32), cap=500, trials=2)
@@ -119,7 +120,7 @@ def test_imports_lead_to_modules_not_to_their_packages():
 def test_other_code_computes_anew_and_says_so(tmp_path):
     reproduce([FOUR], tmp_path, jobs=1)
     with Store(tmp_path) as store:
-        store.connection.execute("UPDATE trials SET code = 'before'")
+        store.database.execute("UPDATE trials SET code = 'before'")
     said = []
     assert reproduce([FOUR], tmp_path, jobs=1, say=said.append).computed == 2
     assert said == ["2 trials in results.sqlite were made by other code: they are kept, not counted."]
@@ -170,7 +171,7 @@ def test_a_store_of_format_1_is_kept_and_found(tmp_path):
         assert store.codes(six) == {"longlag 0.1.0": 1}
         assert store.records(six, "longlag 0.1.0") == [Record("6a", "text", 7, False, 10, [], [(10, 0.5)])]
         assert store.runs() == [{"command": "old", "trials": 2, "seconds": 5.0, "ended": "2026-01-01 10:00:00"}]
-        assert store.connection.execute("PRAGMA user_version").fetchone()[0] == FORMAT
+        assert store.database.execute("PRAGMA user_version")[0][0] == FORMAT
     with Store(tmp_path) as store:
         assert store.count() == 2
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from longlag.lab import hs97
-from longlag.lab.store import FORMAT, Store, StoreError
+from longlag.lab.database import FORMAT, StoreError
+from longlag.lab.store import Store
 from longlag.lab.trials import Reached, Record
 
 SIX, FOUR = hs97.experiment_6(2), hs97.experiment_4(100, "fit")
@@ -119,13 +120,13 @@ def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
 def test_a_full_disk_loses_nothing(tmp_path):
     with Store(tmp_path) as store:
         add(store, SIX, 1)
-        pages = store.connection.execute("PRAGMA page_count").fetchone()[0]
-        store.connection.execute(f"PRAGMA max_page_count = {pages}")
+        pages = store.database.execute("PRAGMA page_count")[0][0]
+        store.database.execute(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(StoreError, match=r"cannot be written \(database or disk is full\); every trial announced"):
             [add(store, SIX, seed) for seed in range(2, 300)]
         kept = store.records(SIX)
         assert kept == [record(SIX, seed) for seed in range(1, len(kept) + 1)]
-        store.connection.execute("PRAGMA max_page_count = 100000")
+        store.database.execute("PRAGMA max_page_count = 100000")
         add(store, SIX, 500)
     with Store(tmp_path) as store:
         assert store.aside is None
@@ -172,10 +173,10 @@ def test_runs_are_known_by_the_trials_they_finished(tmp_path):
 def test_a_store_in_use_is_not_taken_for_a_damaged_one(tmp_path, monkeypatch):
     with Store(tmp_path) as store:
         add(store, SIX, 1)
-        store.connection.execute("BEGIN EXCLUSIVE")
-        monkeypatch.setattr("longlag.lab.store.PATIENCE", 0.1)
+        store.database.execute("BEGIN EXCLUSIVE")
+        monkeypatch.setattr("longlag.lab.sqlite.PATIENCE", 0.1)
         with pytest.raises(StoreError, match=r"results.sqlite cannot be opened \(database is locked\)"):
             Store(tmp_path)
-        store.connection.execute("ROLLBACK")
+        store.database.execute("ROLLBACK")
         assert store.records(SIX) == [record(SIX, 1)]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["results.sqlite"]

@@ -1,4 +1,4 @@
-"""A layer that the library has never seen: one file, one registered line, and every room serves it."""
+"""A layer that the library has never seen: one file, one registered line, and every package serves it."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The report: verdicts by their rules, every row present, a page that stands alone."""
+"""The report: verdicts by their rules, every row present, a page that needs no other file."""
 
 import csv
 import json
@@ -389,7 +389,7 @@ def test_trials_that_no_run_accounts_for_are_counted(folder):
     found = []
     for change in ("run = run", "run = NULL WHERE seed = 4001", "run = 1 WHERE seed = 4001"):
         with Store(place) as store:
-            store.connection.execute(f"UPDATE trials SET {change}")
+            store.database.execute(f"UPDATE trials SET {change}")
         text = report.write(place, experiments)[1].read_text(encoding="utf-8")
         runs = re.search(r"longlag reproduce <b>`: (\d+) trials", text)
         lost = re.search(r"(\d+) more trials come from runs whose command is not known", text)
@@ -409,9 +409,9 @@ def test_other_code_is_named(folder):
     place, experiments = folder
     with Store(place) as store:
         code = store.code
-        store.connection.execute("UPDATE trials SET code = 'longlag 0.0' WHERE experiment = '6a'")
+        store.database.execute("UPDATE trials SET code = 'longlag 0.0' WHERE experiment = '6a'")
     text = report.write(place, experiments)[0].read_text(encoding="utf-8")
     with Store(place) as store:
-        store.connection.execute("UPDATE trials SET code = ?", (code,))
+        store.database.execute("UPDATE trials SET code = ?", (code,))
     assert "1 of the trials reported were made by code longlag 0.0." in text
     assert f"3 of the trials reported were made by code {code}." in text

@@ -24,7 +24,7 @@ export function analyse(module, gain, state) {
     flow: { log: flow.log, logFactors: flow.logFactors, bound: gainBound(gain, weights) },
     eigenvalues: eigenvalues(jacobians[Math.min(state.step, state.length) - 1]),
     carousel: kept && { of: kept, ...carousel(layer, steps, flow.products, kept) },
-    memory: memory && { of: memory, rows: contributions(layer, steps, memory) },
+    memory: memory ? { of: memory, rows: contributions(layer, steps, memory) } : null,
     credit: credit(layer, steps, jacobians, LAGS),
   }; // prettier-ignore
 }

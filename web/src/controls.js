@@ -1,7 +1,13 @@
 // The controls of a cell: which cell, and a slider for everything that can be moved.
 import { $, make, slider } from "./dom.js";
 
-const LABELS = { lstm97: "LSTM of 1997 (memory cells)", elman: "Elman (tanh)", rnn97: "conventional net of 1997 (logistic)" };
+const LABELS = {
+  elman: "Elman (tanh)", elman_relu: "Elman (ReLU)", rnn97: "conventional net of 1997 (logistic)", leaky: "leaky integrator",
+  lstm97: "LSTM of 1997 (memory cells)", lstm: "LSTM", peephole_lstm: "LSTM with peepholes", coupled_lstm: "LSTM with coupled gates",
+  gru: "GRU", gru_original: "GRU of 2014", mgu: "MGU", slstm: "sLSTM", fast_grnn: "FastGRNN", ind_rnn: "IndRNN",
+  min_gru: "minGRU", min_lstm: "minLSTM", lru: "LRU", ctrnn: "CTRNN", cfc: "CfC", co_rnn: "coRNN", lem: "LEM",
+  lif: "leaky integrate-and-fire", snn_leaky: "leaky (snnTorch)", snn_synaptic: "synaptic (snnTorch)", adaptive_lif: "adaptive threshold",
+}; // prettier-ignore
 const label = (name) => LABELS[name] ?? name.replaceAll("_", " ");
 const two = (value) => `${+value.toFixed(2)}`;
 
@@ -31,7 +37,7 @@ export function controls(groups, modules, state, change) {
   $("controls").replaceChildren(
     make("label", { htmlFor: "cell" }, "Cell"), chosen,
     make("p", { className: "about" }, cell.about.replaceAll("`", "")),
-    ...(cell.equations.length ? [make("pre", { className: "equations", tabIndex: 0, ariaLabel: "Equations" }, cell.equations.join("\n"))] : []),
+    ...(cell.equations.length ? [make("div", { className: "equations" }, ...cell.equations.map((line) => make("div", {}, line)))] : []),
     ...(matrices ? [one("gain", "recurrent gain", 0, 5, 0.05, two)] : []),
     ...set(cell.gates.length > 1 ? "Biases of the gates" : "Bias", "bias", cell.gates, () => ({ min: -6, max: 6, step: 0.1 }), (name) => state.bias[name] ?? 0),
     ...set("Leak and other numbers of a unit", "param", Object.keys(cell.params), (name) => range(cell.params[name]), (name) => state.param[name] ?? cell.params[name]),

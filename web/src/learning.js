@@ -29,7 +29,7 @@ export class Learning {
       ...Object.entries(TITLES).map(([value, title]) => make("option", { value }, title)));
     task.value = state.task;
     const gates = state.gates.map((value, k) =>
-      slider({ id: `gate-${k}`, name: `input-gate bias, block ${k + 1}`, min: -8, max: 2, step: 0.5, value,
+      slider({ id: `gate-${k}`, name: `bias of input gate ${k + 1}`, min: -8, max: 2, step: 0.5, value,
         change: (v) => this.change("gates", state.gates.with(k, v)) }));
     this.go = make("button", { type: "button", id: "go", className: "main", onclick: () => this.toggle() }, "Learn");
     this.reset = make("button", { type: "button", id: "reset", onclick: () => this.begin(this.state, true) }, "Start again");
@@ -78,7 +78,8 @@ export class Learning {
     };
     $("facts").replaceChildren(...Object.entries(facts).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
     const goal = mean === null ? "" : ` and their mean error is below ${mean}`;
-    const said = found.learned ? `Learned after ${whole(found.count)} sequences, ${found.seconds.toFixed(1)} seconds: of the last ${whole(size)} fewer than ${this.experiments[this.state.task].wrong} are wrong${goal}.` : "";
+    const { wrong } = this.experiments[this.state.task], few = wrong === 1 ? "none is wrong" : `fewer than ${wrong} are wrong`;
+    const said = found.learned ? `Learned after ${whole(found.count)} sequences, ${found.seconds.toFixed(1)} seconds: of the last ${whole(size)} ${few}${goal}.` : "";
     if ($("learned").textContent !== said) $("learned").textContent = said;
     this.draw();
   }
@@ -141,7 +142,7 @@ function written({ watch, sequence }, width) {
   const all = watch.written.reduce((sum, row) => sum + size(row), 0);
   const marked = sequence.marks.reduce((sum, t) => sum + size(watch.written[t]), 0);
   return {
-    text: `${((100 * marked) / all).toFixed(0)} % of what the cells hold comes from the ${sequence.marks.length} marked steps.`,
+    text: `${((100 * marked) / all).toFixed(0)} % of what the cells hold comes from ${sequence.marks.length === 1 ? "the marked step" : `the ${sequence.marks.length} marked steps`}.`,
     plot: heat(watch.written, width, { label: "What each step wrote into each memory cell", x: "step t", y: "cell", marks: sequence.marks }),
   };
 }

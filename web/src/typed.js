@@ -19,7 +19,7 @@ export function typed(text, use) {
   const here = document.documentElement.dataset.types === "yes";
   $("typed-hint").textContent = here
     ? "Written as in Python: gates are the net inputs W x(t) + U y(t−1) + b, states are kept from step to step. The library derives the rest."
-    : "Typing a cell needs the library: start the page with `longlag play`. All other parts of this page work without it.";
+    : "Typing a cell needs the library: start the page with “longlag play”. All other parts of this page work without it.";
   $("text").value = text || EXAMPLE;
   $("text").disabled = $("use").disabled = !here;
   const run = async () => {

@@ -30,7 +30,7 @@ OPERATORS: dict[type, Callable[..., Any]] = {
 def from_text(text: str) -> Cell:
     """A cell from the text of its definition, which is read and not executed: text from anywhere is safe.
 
-    The text is what stands in a Python file: ``@cell(…)`` with literals above a function of assignments and one
+    The text is that of a Python file: ``@cell(…)`` with literals above a function of assignments and one
     ``return``, made of the names and functions of the language, numbers and ``+ - * / **``.
 
     >>> from longlag.cells import from_text

@@ -7,7 +7,7 @@ from longlag.cells import cell, cos, exp, sin
 def lru(a, b, p, q, nu, theta, phi):
     """LRU (Orvieto et al. 2023): λ = e^(−e^ν + iθ), z(t) = λ z(t−1) + √(1 − |λ|²) (a + ib), z = p + iq.
 
-    The output is the real part of e^(iφ) z. Take the cell for very long sequences: it is linear in the state.
+    The output is the real part of e^(iφ) z. Take this cell for very long sequences: the cell is linear in the state.
 
     r = exp(−exp(nu))
     s = (1 − r**2)**0.5

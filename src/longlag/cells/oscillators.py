@@ -18,7 +18,7 @@ def antisymmetric(a, y, gamma, eps):
 def co_rnn(a, b, y, z, dt, gamma, eps):
     """coRNN (Rusch and Mishra 2021): coupled oscillators with velocity z, b = 𝒲 z(t−1).
 
-    Take the cell for long lags; dt, γ and ε are to be tuned.
+    Take the cell for long lags; tune dt, γ and ε.
 
     z(t) = z(t−1) + dt·(tanh(a + b) − γ·y(t−1) − ε·z(t−1))
     y(t) = y(t−1) + dt·z(t)

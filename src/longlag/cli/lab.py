@@ -3,7 +3,7 @@
 import sys
 import webbrowser
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -33,6 +33,10 @@ Profile = Annotated[
     ),
 ]
 Out = Annotated[Path, typer.Option(help="Folder of results and report.")]
+SharedStore = Annotated[
+    str | None,
+    typer.Option("--store", help="Results on a PostgreSQL server, postgresql://user@host/database, not in --out."),
+]
 Cells = Annotated[
     list[str] | None,
     typer.Option(
@@ -55,6 +59,7 @@ def reproduce(
     backend: Annotated[str, typer.Option(help="local, dask or ray.")] = "local",
     address: Annotated[str | None, typer.Option(help="Address of a running Dask or Ray cluster.")] = None,
     out: Out = OUT,
+    store: SharedStore = None,
 ) -> None:
     """Run the experiments of "Long Short-Term Memory" (1997) and compare with the paper's figures.
 
@@ -64,6 +69,8 @@ def reproduce(
     [bold]longlag reproduce --profile beyond[/] tests what the paper says without a table, such as its limits.
 
     Where the paper's text does not give its figures, there are two readings: "text" and "fit", which comes nearest.
+
+    [bold]longlag reproduce --store postgresql://…[/] on several machines shares the trials among them.
 
     [bold]longlag reproduce -e 4 --cell lstm --cell mine:cell[/] puts other cells through the same tasks.
 
@@ -77,12 +84,13 @@ def reproduce(
         chosen = select(profile, experiment, cell, rule)
         with progress() as announce:
             outcome = run(
-                chosen, out, trials=trials, seed=seed, jobs=jobs, backend=backend, address=address, announce=announce,
-                say=partial(typer.echo, err=True),
+                chosen, store or out, trials=trials, seed=seed, jobs=jobs, backend=backend, address=address,
+                announce=announce, say=partial(typer.echo, err=True),
                 command=described("longlag", sys.argv[1:]),
             )  # fmt: skip
-        written = pages.write(out, chosen, seed)
-    for line in summary(pages.rows(out, chosen, seed)):
+        out.mkdir(parents=True, exist_ok=True)
+        written = pages.write(store or out, chosen, seed, into=out)
+    for line in summary(pages.rows(store or out, chosen, seed)):
         typer.echo(line)
     typer.echo(f"\n{outcome.computed} trials computed, {outcome.known} known already, {outcome.seconds:.0f} s.")
     typer.echo(f"Report: {written[0]}")
@@ -95,6 +103,7 @@ def report(
     profile: Profile = "all",
     seed: FirstSeed = 4000,
     out: Out = OUT,
+    store: SharedStore = None,
     open: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
 ) -> None:
     """Write report.html, .md, .csv and .json from the results in a folder; runs nothing.
@@ -103,8 +112,8 @@ def report(
     """
     from longlag import report as pages
 
-    with errors_as_sentences(), pages.results_in(out) as folder:
-        written = pages.write(folder, select(profile, experiment, cell, rule), seed, into=out)
+    with errors_as_sentences(), nullcontext(store) if store else pages.results_in(out) as place:
+        written = pages.write(place, select(profile, experiment, cell, rule), seed, into=out)
     for path in written:
         typer.echo(path)
     if open:

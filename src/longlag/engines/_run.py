@@ -40,10 +40,10 @@ def run(
     Returns:
         outputs (T, B, H) and the final state, each part (1, B, H): a layer's share of a stack's state.
     """
-    plain = request in ("auto", "cpu") and cell.reads_only_y and is_plain(x)
+    plain = request in ("auto", "cpu") and is_plain(x)
     engine = "cpu" if plain else choose_for_cell(request, cell, x, w, (*state, *numbers), mask=mask, reset=reset)[0]
     if engine == "cpu" and x.dtype in HALVES:
-        given = {"mask": mask, "lengths": lengths, "reset": reset, "reverse": reverse}
+        given = {"mask": mask, "lengths": lengths, "reset": reset, "reverse": reverse, "numbers": numbers}
         return in_float32(run, x.dtype, request, cell, x, w, state, **given)
     if engine == "cpu":
         results = _cpu().run(cell, x, w, state, mask, lengths, reset, reverse, numbers, not plain and as_operator())

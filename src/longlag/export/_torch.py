@@ -14,7 +14,7 @@ from longlag.export._subject import compare, subject
 
 
 def to_torch(model: Any, path: str | Path, *, step: bool = False, force: bool = False) -> float:
-    """Write a program of ``torch.export`` with free batch and time; it needs torch only.
+    """Write a program of ``torch.export`` with free batch and time; to run the program, torch is enough.
 
     Arguments, inputs and outputs as in `to_onnx`. Returns the largest difference from the reference engine.
 

@@ -33,7 +33,7 @@ def iterations(n: int, probes: int, tolerance: float) -> int:
 
 def log_norms(run: Run, t: int, lags: Sequence[int], probes: int, tolerance: float, seed: int) -> Tensor:
     """log ‖∂state(t)/∂state(t−q)‖₂ (K, B) for K different lags q ≥ 1, never too large, each too small by at most
-    ``tolerance`` (relatively) but for probability `FAILURE`."""
+    ``tolerance`` (relatively), except with probability `FAILURE`."""
     n, k = run.size, iterations(run.size, probes, tolerance)
     if k * probes >= n:
         k, probes = 1, n  # a basis of the whole space: exact

@@ -134,7 +134,7 @@ def _of_torch(owner: str, module: nn.Module) -> Layer:
 
 
 def shown(module: nn.Module) -> str:
-    """A layer's name in results; it says where the derivatives are surrogates (`longlag.cells.spike`)."""
+    """A layer's name in results, which tells whether derivatives are surrogates (`longlag.cells.spike`)."""
     cell = getattr(getattr(module, "layer", module), "cell", None)
     return type(module).__name__ + " (surrogate derivatives)" * bool(getattr(cell, "surrogates", ()))
 

@@ -19,7 +19,7 @@ def arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, help="processes; all cores by default")
     parser.add_argument("--backend", default="local")
     parser.add_argument("--address", help="of a running Dask or Ray cluster")
-    parser.add_argument("--out", default="runs/hs97", help="folder of the results")
+    parser.add_argument("--out", default="runs/hs97", help="folder of the results, or postgresql://user@host/database")
     return parser.parse_args(words)
 
 

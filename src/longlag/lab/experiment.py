@@ -42,7 +42,7 @@ class Experiment:
     Args:
         number, name: "4", "4 T=100".
         reading: "text", or "fit": what reproduces; `departs` says how it differs from the text.
-        table: number of the paper's table; None beyond the tables, where a `claim` stands instead.
+        table: number of the paper's table; None beyond the tables, where a `claim` takes its place.
         cap: a trial that has seen so many sequences has failed.
         trials: how many the paper profile runs; the paper ran `paper_trials`.
         paper: figures per stage, in the order of stop.goals.

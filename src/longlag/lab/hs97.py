@@ -39,7 +39,7 @@ def check_reading(owner: str, reading: str, readings: tuple[str, ...] = ("text",
 
 
 def figure(cell: str) -> int | None:
-    """A printed number of sequences; ">200000" stands for no success."""
+    """A printed number of sequences; ">200000" means no success."""
     return None if cell.startswith(">") else int(cell)
 
 

@@ -7,7 +7,7 @@ code of all is "longlag" and the version that made them.
 
 import hashlib
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -60,12 +60,12 @@ def old_key(experiment: Experiment) -> str:
     return hashlib.sha256(old_repr(settings).encode()).hexdigest()[:16]
 
 
-def from_format_1(connection: sqlite3.Connection, tables: str, known: Callable[[], tuple] = paper) -> None:
+def from_format_1(connection: sqlite3.Connection, tables: Sequence[str], known: Callable[[], tuple] = paper) -> None:
     """Rebuild the tables inside the transaction of the caller; every trial and run is kept."""
     settings = {old_key(e): e.settings for e in known()}
     connection.execute("ALTER TABLE trials RENAME TO old_trials")
     connection.execute("ALTER TABLE runs RENAME TO old_runs")
-    for statement in tables.split(";"):
+    for statement in tables:
         connection.execute(statement)
     connection.create_function("settings_of", 1, lambda key: settings.get(key, key), deterministic=True)
     connection.execute(

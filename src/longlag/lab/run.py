@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import shlex
 import sys
 import time
@@ -20,6 +21,8 @@ from longlag.lab.profiles import FIRST_SEED
 from longlag.lab.store import Store
 from longlag.lab.trials import Record
 from longlag.lab.workers import BACKENDS, Job, Stream
+
+WAIT = 0.5  # seconds between two looks at what other runs have done
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,11 @@ def reproduce(
 ) -> Outcome:
     """Fill the store in `out` with the trials asked for. What is there is not computed again.
 
+    Runs on several machines may fill one store on PostgreSQL at the same time; no trial is computed twice.
+
     Args:
         experiments: see `profiles.select`.
+        out: a folder, or postgresql://user@host/database, see `Store`.
         trials, seed: seeds seed, seed + 1, … as many as `trials`, or as each experiment says.
         jobs: processes, by default one per core. Records do not depend on it, nor on the backend.
         backend, address: "local", or "dask" or "ray" with the address of a running cluster.
@@ -88,30 +94,45 @@ def reproduce(
     check_int("reproduce", "seed", seed, 0)
     if backend not in BACKENDS:
         raise ValueError(f"reproduce: backend must be one of {tuple(BACKENDS)}, got {backend!r}")
-    begun = time.monotonic()
+    begun, computed = time.monotonic(), 0
     with Store(out) as store, store.lock(lambda: say("Another run holds the store: waiting for it to end.")):
         if store.aside:
-            say(f"{store.path.name} could not be used; it is kept as {store.aside.name}.")
+            say(f"{store.name} could not be used; it is kept as {store.aside.name}.")
         everything = wanted_jobs(experiments, trials, seed)
         known = {e: store.seeds(e) for e in experiments}
         todo = [(e, s) for e, s in everything if s not in known[e]]
         if todo:
             if foreign := store.foreign():
-                say(f"{foreign:,} trials in {store.path.name} were made by other code: they are kept, not counted.")
+                say(f"{foreign:,} trials in {store.name} were made by other code: they are kept, not counted.")
             workers = BACKENDS[backend](min(jobs, len(todo)), address)
             store.begin_run(facts(command, jobs, backend))
-            compute(store, todo, workers, Tally(everything, todo, store), announce)
-    return Outcome(len(todo), len(everything) - len(todo), time.monotonic() - begun)
+            computed = compute(store, todo, workers, Tally(everything, todo, store), announce)
+    return Outcome(computed, len(everything) - computed, time.monotonic() - begun)
 
 
 def compute(
     store: Store, todo: Sequence[Job], workers: AbstractContextManager[Stream], tally: "Tally", announce: Announce
-) -> None:
-    """Run the trials; each is committed, then counted and announced."""
+) -> int:
+    """Run the trials; each is committed, then counted and announced. Returns how many this run computed.
+
+    Trials that other runs compute are waited for, and announced too. Those of a run that died are taken up.
+    """
+    left, computed = dict.fromkeys(todo), 0
     with workers as stream:
-        for experiment, record, seconds, machine in stream(todo):
-            store.add(experiment, record, seconds, machine)
-            announce(tally.count(experiment, record))
+        while left:
+            before = computed
+            for experiment, record, seconds, machine in stream(store.claimed([*left])):
+                store.add(experiment, record, seconds, machine)
+                del left[experiment, record.seed]
+                computed += 1
+                announce(tally.count(experiment, record))
+            for experiment, seed in [*left]:
+                for record in store.records(experiment, only=seed):
+                    del left[experiment, seed]
+                    announce(tally.count(experiment, record))
+            if left and computed == before:
+                time.sleep(WAIT)
+    return computed
 
 
 class Tally:
@@ -136,7 +157,8 @@ class Tally:
 
 
 def described(program: str, words: Sequence[str]) -> str:
-    """The command as a report may quote it: without the folders of this machine."""
+    """The command as a report may quote it: without the folders of this machine, and without a server's password."""
+    words = [re.sub(r"^(--\w+=)?(postgres(?:ql)?)://.*", r"\1\2://…", word) for word in words]
     return f"{program} " + shlex.join(Path(word).name if Path(word).is_absolute() else word for word in words)
 
 

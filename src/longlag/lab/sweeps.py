@@ -90,7 +90,7 @@ def sweep(
 
     Args:
         field: such as "learner.lr", "learner.input_gate_bias", "stop.every"; or any name, with `change`.
-        out: folder of the results; what is there is not computed again.
+        out: folder of the results; trials found there are not computed again.
         change: how to set the value where one field is not enough (blocks and their biases).
 
     >>> from longlag.lab.hs97 import experiment_6

@@ -4,10 +4,11 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from importlib import import_module
+from itertools import islice
 from typing import Any
 
 from longlag.lab.experiment import Experiment
@@ -15,7 +16,7 @@ from longlag.lab.trials import Record, trial
 
 Job = tuple[Experiment, int]
 Done = tuple[Experiment, Record, float, str]
-Stream = Callable[[Sequence[Job]], Iterable[Done]]
+Stream = Callable[[Iterable[Job]], Iterable[Done]]  # takes a job when there is room for it
 
 
 def work(job: Job) -> Done:
@@ -64,7 +65,7 @@ def local(jobs: int, address: str | None = None) -> Iterator[Stream]:
         return
     from joblib import Parallel, delayed
 
-    def stream(todo: Sequence[Job]) -> Iterable[Done]:
+    def stream(todo: Iterable[Job]) -> Iterable[Done]:
         # batch_size 1: a finished trial never waits for another one; loky's workers are children of this process
         options: dict[str, Any] = {"backend": "loky", "return_as": "generator_unordered", "batch_size": 1}
         parallel: Any = Parallel(n_jobs=jobs, **options)
@@ -80,9 +81,15 @@ def dask(jobs: int, address: str | None) -> Iterator[Stream]:
 
     with distributed.Client(address) as client:
 
-        def stream(todo: Sequence[Job]) -> Iterable[Done]:
-            futures = client.map(work, todo, pure=False)
-            return (future.result() for future in distributed.as_completed(futures))
+        def stream(todo: Iterable[Job]) -> Iterable[Done]:
+            waiting, running = iter(todo), distributed.as_completed()
+            while True:
+                room = 2 * sum(client.nthreads().values()) - running.count()
+                for job in islice(waiting, max(room, running.is_empty())):
+                    running.add(client.submit(work, job, pure=False))
+                if running.is_empty():
+                    return
+                yield next(running).result()
 
         yield stream
 
@@ -94,10 +101,14 @@ def ray(jobs: int, address: str | None) -> Iterator[Stream]:
     cluster.init(address=address, ignore_reinit_error=True)
     remote = cluster.remote(work)
 
-    def stream(todo: Sequence[Job]) -> Iterable[Done]:
-        left = [remote.remote(job) for job in todo]
-        while left:
-            ready, left = cluster.wait(left)
+    def stream(todo: Iterable[Job]) -> Iterable[Done]:
+        waiting, running = iter(todo), []
+        while True:
+            room = 2 * int(cluster.cluster_resources().get("CPU", 0)) - len(running)
+            running += [remote.remote(job) for job in islice(waiting, max(room, not running))]
+            if not running:
+                return
+            ready, running = cluster.wait(running)
             yield from cluster.get(ready)
 
     try:

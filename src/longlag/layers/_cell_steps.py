@@ -1,4 +1,4 @@
-"""Single steps of a stack of one cell: `longlag.engines.Steps`, without a gradient, where nothing stands against it."""
+"""Single steps of a stack of one cell: `longlag.engines.Steps`, without a gradient, where no option forbids them."""
 
 from __future__ import annotations
 

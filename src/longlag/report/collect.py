@@ -102,7 +102,7 @@ def collect(
     """
     with Store(folder, code) as store:
         if store.aside:
-            raise StoreError(f"report: {store.path.name} could not be read; it is kept as {store.aside.name}")
+            raise StoreError(f"report: {store.name} could not be read; it is kept as {store.aside.name}")
         known = {e.label: e for e in (*paper(), *experiments)}
         results = tuple(result_of(store, e, seed, known) for e in experiments)
         seconds = sum(store.seconds(r.experiment, min(x.seed for x in r.records), r.code) for r in results if r.records)

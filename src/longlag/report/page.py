@@ -11,7 +11,7 @@ from pathlib import Path
 from longlag import files
 from longlag.lab.experiment import Experiment
 from longlag.lab.profiles import FIRST_SEED
-from longlag.lab.store import FILE
+from longlag.lab.sqlite import FILE
 from longlag.report import text
 from longlag.report.collect import Collection, collect
 from longlag.report.distributions import QUANTILES, distributions_of

@@ -204,7 +204,7 @@ def paper_rows(rows: Sequence[Row]) -> list[PaperRow]:
     """The rows of the paper's tables.
 
     A row comes out if one of its readings does: success not significantly below the paper's, and a mean of at most
-    twice the paper's. Where a row stands for several learning rates, all of them must come out.
+    twice the paper's. Where a row covers several learning rates, all of them must come out.
     """
     groups: dict[tuple[int, str, str], dict[str, list[Row]]] = {}
     for row in rows:

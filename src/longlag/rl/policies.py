@@ -62,7 +62,7 @@ class BufferedLayer(nn.Module):
 
 
 def _accept_plain_names(module: BufferedLayer, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Let the weights of a stock policy's ``nn.LSTM`` load: they have no ``layer.`` in their names."""
+    """Load the weights of a stock policy's ``nn.LSTM``, whose names have no ``layer.``."""
     for name in [name for name in state_dict if name.startswith(prefix)]:
         own = name.removeprefix(prefix)
         if not own.startswith("layer."):

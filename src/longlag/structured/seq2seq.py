@@ -43,7 +43,7 @@ class Seq2Seq(nn.Module):
     z_t = V_s s_t + V_c C_t + c_out; p_t = softmax z_t [SEQ2SEQ 4].
 
     Args:
-        encoder: a layer; it reads embedded tokens if ``source_tokens`` is given, else vectors.
+        encoder: a layer, which reads embedded tokens if ``source_tokens`` is given, else vectors.
         decoder: a layer that runs forwards; its ``input_size`` is the width of the embedding plus that of C.
         target_tokens: V, the size of the target vocabulary.
         source_tokens: the size of the source vocabulary.

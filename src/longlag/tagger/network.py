@@ -41,7 +41,7 @@ class Network(nn.Module):
         hidden: H.
         layers: LSTMs on top of each other.
         dropout: share of every LSTM's input and of the read-out's that is left out in training, per sentence.
-        vectors: (V, D) pretrained, row 0 for words without one; they are not trained.
+        vectors: (V, D) pretrained, row 0 for words without one; these vectors are not trained.
     """
 
     vectors: Tensor | None

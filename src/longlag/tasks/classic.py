@@ -13,7 +13,7 @@ class Copy:
     """Copy: repeat the first `length` symbols after T steps (Arjovsky, Shah, Bengio 2016).
 
     Input: `length` symbols of 0..symbols-1, T-1 blanks, a signal, `length` blanks; blank is `symbols`,
-    the signal `symbols`+1. Target of every step: blank, but over the last `length` steps the first
+    the signal `symbols`+1. Target of every step: blank, except in the last `length` steps: there the first
     `length` symbols again.
 
     >>> batch = Copy(T=3, symbols=4, length=2).sample(1, np.random.default_rng(0))

@@ -34,7 +34,7 @@ class _Framed:
 class NoiseFree(_Framed):
     """E2a: predict the next symbol of (x, c_1, ..., c_{p-1}, x), x in {alpha, beta} [E2a].
 
-    Only the last symbol needs memory, of the first, p steps back. Symbols: c_1..c_{p-1} are 0..p-2,
+    Only the last symbol needs memory: it repeats the first, p steps earlier. Symbols: c_1..c_{p-1} are 0..p-2,
     alpha is p-1, beta is p; elements 0..p, target of step t is element t+1, t = 0..p-1.
 
     >>> batch = NoiseFree(p=4).sample(1, np.random.default_rng(0))
@@ -54,7 +54,7 @@ class NoiseFree(_Framed):
 class Distractors(_Framed):
     """E2b: as E2a, but the middle is p-1 symbols drawn from c_1..c_{p-1} [E2b].
 
-    Alpha and beta never stand in the middle (errata 001-22). Judge the last output only: the others
+    Alpha and beta never occur in the middle (errata 001-22). Judge the last output only: the others
     cannot be predicted.
 
     >>> batch = Distractors(p=4).sample(1, np.random.default_rng(0))

@@ -15,10 +15,10 @@ _WINDOWS = {2: ((10, 20), (50, 60)), 3: ((10, 20), (33, 43), (66, 76))}  # [E6a]
 
 @dataclass(frozen=True)
 class TemporalOrder:
-    """E6a (2 symbols, 4 classes), E6b (3 symbols, 8 classes): in which order came X and Y? [E6a] [E6b]
+    """E6a (2 symbols, 4 classes), E6b (3 symbols, 8 classes): in which order did X and Y come? [E6a] [E6b]
 
     One-hot 8 over a, b, c, d, E, B, X, Y: first E, last B, L uniform on {100, ..., 110}, the rest
-    uniform over a..d but for one X or Y at t1 in 10..20 and t2 in 50..60 (E6b: 10..20, 33..43, 66..76).
+    uniform over a..d, except one X or Y at t1 in 10..20 and t2 in 50..60 (E6b: 10..20, 33..43, 66..76).
     Classes in the order XX, XY, YX, YY (E6b: XXX, XXY, ..., YYY); target at the end one-hot.
 
     >>> batch = TemporalOrder(symbols=2).sample(1, np.random.default_rng(0))

@@ -16,7 +16,7 @@ class Ragged:
     """n sequences, N steps in all; sequence k is rows offsets[k]:offsets[k+1].
 
     Args:
-        inputs: (N, input_size) float64, or (N,) int64 symbols that stand for one-hot vectors of that width.
+        inputs: (N, input_size) float64, or (N,) int64 symbols, read as one-hot vectors of that width.
         offsets: (n+1,) int64, from 0 to N, strictly increasing.
         targets: (n, output_size) float64 when only the end of a sequence is scored, or (N,) int64 symbols
             below output_size when every step is.
@@ -134,7 +134,7 @@ class Task(Protocol):
     """A generator of data.
 
     `minimal_lag` is how long the net must remember: an input of step i that the output after step j
-    needs has lag j - i + 1 (the spec's clock B). It is the figure the paper prints, and never more than
+    needs has lag j - i + 1 (the spec's clock B). This lag is the figure that the paper prints, and never more than
     the shortest lag in the data.
     """
 

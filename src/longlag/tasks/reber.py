@@ -122,5 +122,5 @@ class EmbeddedReber:
 
 
 def _keys(batch: Ragged) -> list[bytes]:
-    """Each string as bytes, to be looked up in a set (every string ends in E, so its inputs tell it)."""
+    """Each string as bytes, to be looked up in a set (every string ends in E, so the inputs identify the string)."""
     return [batch.inputs[a:b].tobytes() for a, b in zip(batch.offsets[:-1], batch.offsets[1:], strict=True)]

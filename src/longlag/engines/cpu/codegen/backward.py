@@ -6,7 +6,7 @@ sums of outer products over all steps, computed at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from numba import njit
@@ -17,6 +17,7 @@ from longlag.engines.cpu.codegen.norm import normalise_back_for
 from longlag.engines.cpu.codegen.pointers import (
     INLINE,
     address,
+    chosen,
     given_or,
     moved,
     moved_by,
@@ -24,8 +25,10 @@ from longlag.engines.cpu.codegen.pointers import (
     pointer,
     pointers,
     row,
+    rows_of_runs,
     strides_of,
 )
+from longlag.engines.cpu.codegen.sources import backward_for, pack_for, sums_for
 from longlag.engines.cpu.codegen.structure import Structure
 from longlag.engines.cpu.codegen.view import (
     chunk_of,
@@ -47,8 +50,8 @@ def fill(numbers, first, last, value):
         numbers[j] = value
 
 
-def backward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
-    """The kernel; ``units(table, H, rows read, rows written)``.
+def backward(cell: Structure, units: Any, number: Any, reads_back: Sequence[Any] = ()) -> Callable[..., None]:
+    """The kernel; ``units(table, H, rows read, rows written)``, ``reads_back``: the same for sources, see `sources`.
 
     Rows read: those of the forward pass, new y and states, gradients of the output, of y if it is fed back, of the
     states, and sums of gradients of params. Rows written: gradients of the gates with a row in W, of the other gates,
@@ -57,13 +60,14 @@ def backward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
     Gx, Gy, dense, separate, norm = cell.input_gates, cell.recurrent_gates, cell.dense, cell.separate, cell.norm
     gates, both, norm_row, product_row = cell.gates, cell.both, cell.norm_row, cell.scratch_rows
     count, states, params, fed_back, masked = len(gates), cell.states, cell.params, cell.fed_back, cell.masked > 0
+    spare_row, formed = cell.spare_row, bool(cell.sources)
     reads_y, shared = cell.reads_y, len(cell.both)
     numbers = cell.numbers
     words = at.sections(states, params, numbers)
     d_final, d_own_word, d_initial, d_params_word = words.d_final, words.d_own, words.d_initial, words.d_params
     of_states, of_params, of_numbers = (pointers(n, number) for n in (states, params, numbers))
     d_numbers_word = words.d_numbers
-    dA_rows, dRec_rows = picked(range(Gx)), picked(cell.only_U)
+    dA_rows, dRec_rows, only_U = picked(range(Gx)), rows_of_runs(cell.runs if separate else ()), chosen(cell.only_U)
     view, previous, net_inputs = open_table(cell, number), previous_for(cell), net_inputs_for(cell, number)
     normalise_back, zero = normalise_back_for(number), number(0)
 
@@ -88,23 +92,41 @@ def backward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
             fill(pointer(table[at.dBeta], number), v.first * count * v.H, v.last * count * v.H, zero)
 
     @njit(**INLINE)
-    def normal_back(v, table, dA, dRec, b):
-        """Back through the norm of every gate."""
+    def normal_back(v, table, dA, dRec, b, k):
+        """Back through the norm of gate k."""
         gamma, normal = pointer(table[at.gamma], number), row(v.scratch, (norm_row + 1) * v.H)
         dGamma, dBeta = pointer(table[at.dGamma], number), pointer(table[at.dBeta], number)
-        for k in range(count):
-            W_row, U_row = gates[k]
-            d = row(dA, W_row * v.H) if W_row >= 0 else row(dRec, U_row * v.H)
-            r, scale, start = row(normal, (3 * k + 1) * v.H), normal[(3 * k + 2) * v.H], (b * count + k) * v.H
-            normalise_back(v.H, d, row(gamma, k * v.H), r, scale, row(dGamma, start), row(dBeta, start))
+        W_row, U_row = gates[k]
+        d = row(dA, W_row * v.H)
+        if separate and W_row < 0:
+            d = dRec[U_row]
+        r, scale, start = row(normal, (3 * k + 1) * v.H), normal[(3 * k + 2) * v.H], (b * count + k) * v.H
+        normalise_back(v.H, d, row(gamma, k * v.H), r, scale, row(dGamma, start), row(dBeta, start))
 
     @njit(**INLINE)
-    def copy_gradients(v, dA, dRec):
-        """A gate with a row in W and a row in U has one gradient for both."""
-        for k in range(shared):
-            W_row, U_row = both[k]
-            for j in range(v.H):
-                dRec[U_row * v.H + j] = dA[W_row * v.H + j]
+    def copy_gradients(v, dA, dRec, k):
+        """The gate k of those with a row in W and a row in U has one gradient for both."""
+        W_row, U_row = both[k]
+        for j in range(v.H):
+            dRec[U_row][j] = dA[W_row * v.H + j]
+
+    def finish(complete):
+        """See `sources.backward_for`."""
+        in_both = tuple(k for k, rows in enumerate(both) if gates.index(rows) in complete)
+        some = len(in_both) > 0
+
+        @njit(**INLINE)
+        def finished(v, table, dA, dRec, at_b):
+            at_a, rows = at_b * Gx * v.H, dRec_rows(dRec, v.rec_steps, at_b, v.H)
+            if norm:
+                net_inputs(v, table, at_a, at_b)
+                for k in complete:
+                    normal_back(v, table, row(dA, at_a), rows, at_b % v.B, k)
+            if some:
+                for k in in_both:
+                    copy_gradients(v, row(dA, at_a), rows, k)
+
+        return finished
 
     @njit(**INLINE)
     def apply_mask(v, d_y, d_states, b):
@@ -129,7 +151,11 @@ def backward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
     @njit(**INLINE)
     def adds_to_y(v):
         """Whether the product with Uᵀ is added to d_y: rows may have ended, or the equations also read y."""
-        return reads_y or not dense or v.lengths_given
+        return reads_y or not dense or formed or v.lengths_given
+
+    @njit(**INLINE)
+    def pack_y(v, table):
+        call(table[at.pack_U], (v.PU, table[at.U], Gy * v.H, v.H, 0))
 
     @njit(**INLINE)
     def multiply_by_U(v, table, errors, d_y):
@@ -165,7 +191,7 @@ def backward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
         call(table[at.outer_W], arrays + (table[at.memory] + table[at.outer_scratch], first, last, thread))
 
     @njit(**INLINE)
-    def sum_of_U(v, table, d, first, last, thread):
+    def sum_over_y(v, table, d, first, last, thread):
         """dU = Σ d yᵀ, rows 8 first : 8 last; y (t − 1) lies in y_0 for one step and in out for the others."""
         errors, G, steps, split = address(d, 0), Gy * v.H, v.T * v.B, v.B
         early, late, later = address(v.y_0, 0), address(v.out, 0), address(v.out, v.B * v.H)
@@ -186,6 +212,12 @@ def backward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
                 for b in range(v.B):
                     d_bias[j] += d[(skipped + b) * G + j]
 
+    pack_U, sum_of_U = pack_y, sum_over_y
+    through_sources: Any = None
+    if formed:
+        pack_U, sum_of_U = pack_for(cell, number, False), sums_for(cell, number)
+        through_sources = backward_for(cell, reads_back, finish, number)
+
     def kernel(table, first, last, thread):
         v, stage = view(table, first, last, thread), table[at.stage]
         dOut, dx_given = pointer(table[at.dOut], number), table[at.dx] != 0
@@ -195,19 +227,19 @@ def backward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
         d_states = given_or(of_states(table, d_initial, 0), of_states(table, d_own_word, table[at.memory]))
         d_params = of_params(table, d_params_word, 0)
         d_numbers = of_numbers(table, d_numbers_word, 0)  # where none is wanted, a scratch row is written
-        d_strides, spare = strides_of(d_numbers, v.H), row(v.scratch, product_row * v.H)
+        d_strides, spare = strides_of(d_numbers, v.H), row(v.scratch, spare_row * v.H)
         if stage & PACK:
             if dx_given:
                 call(table[at.pack], (v.PW, table[at.W], Gx * v.H, v.I, 0))
             if dense:
-                call(table[at.pack_U], (v.PU, table[at.U], Gy * v.H, v.H, 0))
+                pack_U(v, table)
         if stage & ROWS:
             start(v, table, d_y, d_states, d_params)
             for n in range(v.T - 1, -1, -1):
                 t, before = time_of(v, n)
                 for b in range(first, last):
                     at_b = t * v.B + b
-                    at_a, at_rec = at_b * Gx * v.H, at_b * Gy * v.H
+                    at_a, d_rec = at_b * Gx * v.H, dRec_rows(dRec, v.rec_steps, at_b, v.H)
                     d_now = moved_by(given_or(d_numbers, spare), at_b, d_strides)
                     if ended(v, t, b):
                         if numbers > 0:
@@ -215,9 +247,10 @@ def backward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
                                 fill(d_now[k], 0, v.H, zero)
                         fill(dA, at_a, at_a + Gx * v.H, zero)
                         if separate:
-                            fill(dRec, at_rec, at_rec + Gy * v.H, zero)
+                            for k in range(Gy):
+                                fill(d_rec[k], 0, v.H, zero)
                         continue
-                    net = net_inputs(v, table, at_a, at_rec)
+                    net = net_inputs(v, table, at_a, at_b)
                     d_out = row(dOut, at_b * v.H) if table[at.dOut] != 0 else v.scratch
                     d_fed_back = d_before = moved(d_states, b * v.S)
                     if fed_back:
@@ -228,17 +261,22 @@ def backward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
                     read = net + previous(v, n, t, before, b) + moved(v.numbers, at_b * v.H) + v.params
                     read = read + (row(v.out, at_b * v.H),)
                     read = read + moved(v.states, at_b * v.S) + (d_out,) + d_fed_back + d_sums
-                    d_gates = dA_rows(dA, at_a, v.H) + dRec_rows(dRec, at_rec, v.H)
+                    d_gates = dA_rows(dA, at_a, v.H) + only_U(d_rec)
                     units(table, v.H, read, d_gates + d_before + d_now + d_sums)
                     if fed_back and not reads_y and adds_to_y(v):
                         fill(d_y, b * v.H, (b + 1) * v.H, zero)
-                    if norm:
-                        normal_back(v, table, row(dA, at_a), row(dRec, at_rec), b)
-                    if separate and shared > 0:
-                        copy_gradients(v, row(dA, at_a), row(dRec, at_rec))
+                    if norm and not formed:
+                        for k in range(count):
+                            normal_back(v, table, row(dA, at_a), d_rec, b, k)
+                    if separate and shared > 0 and not formed:
+                        for k in range(shared):
+                            copy_gradients(v, row(dA, at_a), d_rec, k)
                     if masked and v.mask_given:
                         apply_mask(v, d_y, d_states, b)
-                if dense:
+                if formed:
+                    d_rows = d_y, d_states, given_or(d_numbers, spare), d_strides, d_params
+                    through_sources(v, table, n, t, before, dA, dRec, d_rows)
+                elif dense:
                     errors = address(dRec, (t * v.B + first) * (Gy if separate else Gx) * v.H)
                     multiply_by_U(v, table, errors, d_y)
                 if dx_given and n % v.chunk == 0:

@@ -9,7 +9,7 @@ order, so that results do not depend on how threads share a batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from numba import njit
@@ -17,6 +17,7 @@ from numba import njit
 from longlag.engines.cpu.cache.compile import call
 from longlag.engines.cpu.codegen import words as at
 from longlag.engines.cpu.codegen.pointers import INLINE, address, moved, pointer, row
+from longlag.engines.cpu.codegen.sources import forward_for, pack_for
 from longlag.engines.cpu.codegen.structure import Structure
 from longlag.engines.cpu.codegen.view import (
     begins,
@@ -43,8 +44,8 @@ def copy_source(v, n, t, before):
             source[j] = y[j] * mask[j] if v.mask_given else y[j]
 
 
-def forward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
-    """The kernel; ``units(table, H, rows read, rows written)``.
+def forward(cell: Structure, units: Any, number: Any, reads: Sequence[Any] = ()) -> Callable[..., None]:
+    """The kernel; ``units(table, H, rows read, rows written)``, ``reads``: the same for every source, see `sources`.
 
     Rows read: net inputs, y if the equations read it, the states of the step before, numbers of this step, params.
     Rows written: y, states.
@@ -83,7 +84,11 @@ def forward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
         return low
 
     @njit(**INLINE)
-    def multiply_by_U(v, table, n, t, before, t_a, t_rec):
+    def pack_y(v, table):
+        call(table[at.pack_U], (v.PU, table[at.U], Gy * v.H, v.H, 1))
+
+    @njit(**INLINE)
+    def multiply_by_y(v, table, n, t, before, t_a, t_rec):
         """U y, added to the net inputs or, if separate, written to rec."""
         y, stride, rows = address(v.out, (before * v.B + v.first) * v.H), v.H, v.last - v.first
         if v.source_given:
@@ -97,6 +102,10 @@ def forward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
         else:
             into = address(v.a, (t_a * v.B + v.first) * Gx * v.H)
             call(table[at.multiply_U], (y, stride, rows, v.H, v.PU, into, Gx * v.H, 1 | v.lone, v.edge))
+
+    pack_U, multiply_by_U = pack_y, multiply_by_y
+    if cell.sources:
+        pack_U, multiply_by_U = pack_for(cell, number, True), forward_for(cell, reads, number)
 
     @njit(**INLINE)
     def finals(v, table):
@@ -121,7 +130,7 @@ def forward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
         if stage & PACK:
             call(table[at.pack], (v.PW, table[at.W], Gx * v.H, v.I, 1))
             if dense:
-                call(table[at.pack_U], (v.PU, table[at.U], Gy * v.H, v.H, 1))
+                pack_U(v, table)
         if stage & ROWS:
             for j in range(v.H):
                 v.scratch[j] = number(0)
@@ -139,7 +148,7 @@ def forward(cell: Structure, units: Any, number: Any) -> Callable[..., None]:
                         for j in range(v.H):
                             y[j] = number(0)
                         continue
-                    net = net_inputs(v, table, (t_a * v.B + b) * Gx * v.H, (t_rec * v.B + b) * Gy * v.H)
+                    net = net_inputs(v, table, (t_a * v.B + b) * Gx * v.H, t_rec * v.B + b)
                     read = net + previous(v, n, t, before, b) + moved(v.numbers, (t * v.B + b) * v.H) + v.params
                     units(table, v.H, read, (y,) + moved(v.states, (t * v.B + b) * v.S))
             if fed_back or states > 0:

@@ -7,11 +7,11 @@ units around them are the same for all cells (`forward`, `backward`, `rows`).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from longlag.cells import Assignments, Cell, Printer
+from longlag.cells import Assignments, Cell, Printer, without_marks
 from longlag.engines.cpu.codegen.structure import Structure
 from longlag.engines.cpu.codegen.words import LAYOUT as LAYOUT
 from longlag.engines.cpu.codegen.words import PACK as PACK
@@ -62,7 +62,8 @@ def scratch(cell: Any, norm: bool) -> int:
 
 def source(cell: Cell, dtype: str, norm: bool) -> str:
     """The generated module."""
-    functions = [f"\n\n@njit(**INLINE)\n{NUMBA.function(form)}" for form in (unit(cell, norm), unit_back(cell, norm))]
+    forms = (unit(cell, norm), unit_back(cell, norm), *reads(cell, norm), *reads_back(cell, norm))
+    functions = [f"\n\n@njit(**INLINE)\n{NUMBA.function(form)}" for form in forms]
     text = "".join(functions)
     head = HEAD.format(name=cell.name, dtype=dtype, norm=" with layer norm" if norm else "", imports=imports(text))
     return head + text
@@ -82,21 +83,25 @@ def kernel(cell: Any, dtype: str, norm: bool, part: str) -> tuple[str, Callable[
     if not isinstance(cell, Cell):  # LSTM-1997 writes its own units
         return cell.kernel(dtype, part)
     text = source(cell, dtype, norm)
-    form = unit(cell, norm) if part == "forward" else unit_back(cell, norm)
+    forms = [unit(cell, norm), *reads(cell, norm)]
+    if part == "backward":
+        forms = [unit_back(cell, norm), *reads_back(cell, norm)]
     scope = executed(text, f"<longlag {cell.name}>")
-    return text, plugged(Structure.of(cell, norm), scope[form.name], form, dtype, part)
+    return text, plugged(Structure.of(cell, norm), scope, forms, dtype, part)
 
 
-def plugged(structure: Structure, function: Any, form: Assignments, dtype: str, part: str) -> Callable[..., None]:
-    """A pointwise function in the time loop of a part."""
+def plugged(
+    structure: Structure, scope: dict[str, Any], forms: Sequence[Assignments], dtype: str, part: str
+) -> Callable[..., None]:
+    """Pointwise functions in the time loop of a part: that of the units, then those of what U reads."""
     import numpy as np
 
     from longlag.engines.cpu.codegen import backward, forward, rows  # these load Numba
 
     number = getattr(np, dtype)
-    units = rows.over_units(function, number, vectors=not NUMBA.uses_power(form))
+    functions = [rows.over_units(scope[f.name], number, vectors=not NUMBA.uses_power(f)) for f in forms]
     loop = forward.forward if part == "forward" else backward.backward
-    return loop(structure, units, number)
+    return loop(structure, functions[0], number, functions[1:])
 
 
 def executed(text: str, filename: str) -> dict[str, Any]:
@@ -110,7 +115,7 @@ def unit(cell: Cell, norm: bool) -> Assignments:
     """``unit``: net inputs, previous y and states, params -> y, states; the order of rows in `forward`."""
     form = cell.assignments("step")
     inputs, sums = _net_inputs(cell, norm)
-    others = form.inputs[len(cell.gates) :]
+    others = _others(cell, norm)
     return replace(form, name="unit", inputs=(*inputs, *others), lines=sums + form.lines)
 
 
@@ -121,17 +126,57 @@ def unit_back(cell: Cell, norm: bool) -> Assignments:
     added to the sums over earlier rows and steps.
     """
     form, (inputs, sums) = cell.assignments("adjoint"), _net_inputs(cell, norm)
-    fed_back = "y" in cell.fed_back
-    others = form.inputs[len(cell.gates) : len(cell.inputs)]
+    fed_back, others, reads_y = "y" in cell.fed_back, _others(cell, norm), Structure.of(cell, norm).reads_y
     y = (("d_y", _symbol("_d_out") + _symbol("_d_next")),) if fed_back else (("d_y", _symbol("_d_out")),)
     read = (*inputs, *others, "y_new", *cell.new_states, "_d_out", *["_d_next"] * fed_back)
     read += (*(f"d_{s}" for s in cell.states), *(f"_sum_{p}" for p in cell.params))
     lines = sums + y + form.lines
     lines += tuple((f"_new_sum_{p}", _symbol(f"_sum_{p}") + _symbol(f"d_{p}_")) for p in cell.params)
     gates = (*cell.input_gates, *(g for g in cell.gates if g not in cell.input_gates))
-    results = (*(f"d_{g}_" for g in gates), *["d_y_"] * cell.reads_y, *(f"d_{s}_" for s in cell.states))
+    if reads_y and not cell.reads_y:  # what U reads adds to it
+        lines += (("d_y_", _zero()),)
+    results = (*(f"d_{g}_" for g in gates), *["d_y_"] * reads_y, *(f"d_{s}_" for s in cell.states))
     results += (*(f"d_{m}_" for m in cell.per_step), *(f"_new_sum_{p}" for p in cell.params))
     return replace(form, name="unit_back", inputs=read, lines=lines, outputs=results)
+
+
+def reads(cell: Cell, norm: bool) -> list[Assignments]:
+    """``reads_0``, …: what U reads, for cells where that is more than y; the order of rows in `sources`."""
+    found = []
+    for k, (source, read) in enumerate(zip(Structure.of(cell, norm).sources, cell.sources)):
+        inputs, sums = _net_inputs(cell, norm) if source.late else ((), ())
+        form = Assignments.of(f"reads_{k}", cell.name, (), {"read": without_marks(read)}, ["read"])
+        found.append(replace(form, inputs=(*inputs, *_others(cell, norm)), lines=sums + form.lines))
+    return found
+
+
+def reads_back(cell: Cell, norm: bool) -> list[Assignments]:
+    """``reads_back_0``, …: adds the gradient of what U reads to the gradients of what it is formed from."""
+    import sympy
+
+    structure = Structure.of(cell, norm)
+    names, found = (*cell.gates, "y", *cell.states, *cell.per_step, *cell.params), []
+    for k, (source, read) in enumerate(zip(structure.sources, cell.sources)):
+        inputs, sums = _net_inputs(cell, norm) if source.late else ((), ())
+        formed = [names[place] for place in source.targets]
+        slopes = {f"new_{name}": without_marks(sympy.diff(read, _symbol(name))) for name in formed}
+        wanted = {name: _symbol(f"_to_{name[4:]}") + _symbol("_d_read") * value for name, value in slopes.items()}
+        form = Assignments.of(f"reads_back_{k}", cell.name, (), wanted, list(wanted))
+        read_too = (*inputs, *_others(cell, norm), "_d_read", *(f"_to_{name}" for name in formed))
+        found.append(replace(form, inputs=read_too, lines=sums + form.lines))
+    return found
+
+
+def _others(cell: Cell, norm: bool) -> tuple[str, ...]:
+    """What a step reads besides its net inputs: y, if anything reads it, states, numbers, params."""
+    y = ("y",) if Structure.of(cell, norm).reads_y else ()
+    return (*y, *cell.states, *cell.per_step, *cell.params)
+
+
+def _zero() -> Any:
+    import sympy
+
+    return sympy.Integer(0)
 
 
 def _net_inputs(cell: Cell, norm: bool) -> tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]:

@@ -89,6 +89,43 @@ def picked(indices: Sequence[int]) -> Any:
     return rows
 
 
+def rows_of_runs(runs: Sequence[tuple[int, int]]) -> Any:
+    """``f(numbers, steps, step, H)``: one row of H numbers for every gate, from arrays (steps, count, H), one per run.
+
+    A run is (first gate, count); the arrays follow each other.
+    """
+
+    @intrinsic
+    def rows(typing, numbers, steps, step, H):
+        def codegen(context, builder, signature, arguments):
+            numbers, steps, step, H = arguments
+            values = []
+            for first, count in runs:
+                before = builder.add(builder.mul(steps, H.type(first)), builder.mul(step, H.type(count)))
+                places = [builder.mul(builder.add(before, H.type(k)), H) for k in range(count)]
+                values += [builder.gep(numbers, [place]) for place in places]
+            return context.make_tuple(builder, signature.return_type, values)
+
+        count = sum(count for _, count in runs)
+        return _tuple(numbers, count)(numbers, types.intp, types.intp, types.intp), codegen
+
+    return rows
+
+
+def chosen(places: Sequence[int]) -> Any:
+    """``f(rows)``: rows[k] for every k in ``places``."""
+
+    @intrinsic
+    def some(typing, rows):
+        def codegen(context, builder, signature, arguments):
+            values = [builder.extract_value(arguments[0], k) for k in places]
+            return context.make_tuple(builder, signature.return_type, values)
+
+        return _tuple(rows.dtype, len(places))(rows), codegen
+
+    return some
+
+
 @intrinsic
 def moved(typing, rows, start):
     """&rows[k][start] for every k."""

@@ -4,7 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class Source(NamedTuple):
+    """What some rows of U read, where that is not just y of the step before.
+
+    Attributes:
+        runs: those rows of U, in gates: (first, count) of every piece without a gap.
+        gates: the places of these gates among all gates.
+        late: whether it is formed from gates of its own step.
+        targets: what it is formed from, as places in (gates, y, states, numbers, params), see `Structure.places`.
+    """
+
+    runs: tuple[tuple[int, int], ...]
+    gates: tuple[int, ...]
+    late: bool
+    targets: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -15,9 +31,10 @@ class Structure:
         gates: for every gate its row in W and its row in U, −1 where it has none.
         norm: whether net inputs are layer-normalised.
         fed_back: whether the next step reads y, through U or in the equations.
-        reads_y: whether the equations read y.
+        reads_y: whether the equations, or what U reads, read y of the unit itself.
         numbers: how many numbers per step the equations read.
         uniform: whether a state has one number per unit (LSTM-1997's states have fewer).
+        sources: what U reads, the late ones last; empty: y of the step before.
     """
 
     gates: tuple[tuple[int, int], ...]
@@ -29,6 +46,7 @@ class Structure:
     reads_y: bool
     numbers: int
     uniform: bool
+    sources: tuple[Source, ...] = ()
 
     @classmethod
     def of(cls, cell: Any, norm: bool, uniform: bool = True) -> Structure:
@@ -41,8 +59,10 @@ class Structure:
             for gate in cell.gates
         ]
         counts = len(cell.states), len(cell.params)
+        sources = sources_of(cell)
+        reads_y = cell.reads_y or (bool(sources) and "y" in cell.fed_back)
         return cls(
-            tuple(rows), *counts, cell.dense, norm, "y" in cell.fed_back, cell.reads_y, len(cell.per_step), uniform
+            tuple(rows), *counts, cell.dense, norm, "y" in cell.fed_back, reads_y, len(cell.per_step), uniform, sources
         )
 
     @cached_property
@@ -55,8 +75,13 @@ class Structure:
 
     @cached_property
     def separate(self) -> bool:
-        """Whether U y has a separate array, because W and U feed different gates."""
-        return self.dense and any(in_W != in_U for in_W, in_U in self.gates)
+        """Whether U y has a separate array, because W and U feed different gates or U reads more than y."""
+        return self.dense and (bool(self.sources) or any(in_W != in_U for in_W, in_U in self.gates))
+
+    @cached_property
+    def runs(self) -> tuple[tuple[int, int], ...]:
+        """The rows of U, in gates, that are multiplied together: (first, count), in order."""
+        return tuple(sorted(run for source in self.sources for run in source.runs)) or ((0, self.recurrent_gates),)
 
     @cached_property
     def both(self) -> tuple[tuple[int, int], ...]:
@@ -84,6 +109,28 @@ class Structure:
         return self.norm_row + (1 + 3 * len(self.gates)) * self.norm
 
     @cached_property
+    def spare_row(self) -> int:
+        """A row for gradients of numbers that nobody wants."""
+        return self.bias_row + self.input_gates
+
+    @cached_property
     def scratch_rows(self) -> int:
         """All scratch rows; a thread also needs (H + tile width) numbers for each row of its products."""
-        return self.bias_row + self.input_gates
+        return self.spare_row + (self.numbers > 0)
+
+
+def sources_of(cell: Any) -> tuple[Source, ...]:
+    """The sources of a cell whose U reads more than y."""
+    if getattr(cell, "reads_only_y", True):
+        return ()
+    names = (*cell.gates, "y", *cell.states, *cell.per_step, *cell.params)
+    found = []
+    for number, read in enumerate(cell.sources):
+        gates = [gate for gate in cell.recurrent_gates if cell.source_of[gate] == number]
+        rows = [cell.recurrent_gates.index(gate) for gate in gates]
+        starts = [row for row in rows if row - 1 not in rows]
+        runs = tuple((row, next(n for n in range(1, len(rows) + 1) if row + n not in rows)) for row in starts)
+        targets = tuple(names.index(name) for name in sorted(map(str, read.free_symbols)))
+        late = any(place < len(cell.gates) for place in targets)
+        found.append(Source(runs, tuple(map(cell.gates.index, gates)), late, targets))
+    return tuple(found)

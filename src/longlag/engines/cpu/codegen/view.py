@@ -15,6 +15,7 @@ from longlag.engines.cpu.cache.compile import real
 from longlag.engines.cpu.codegen import words as at
 from longlag.engines.cpu.codegen.norm import normalise_for
 from longlag.engines.cpu.codegen.pointers import (
+    CALLED,
     INLINE,
     address,
     given_or,
@@ -24,6 +25,7 @@ from longlag.engines.cpu.codegen.pointers import (
     pointer,
     pointers,
     row,
+    rows_of_runs,
     strides_of,
 )
 from longlag.engines.cpu.codegen.structure import Structure
@@ -50,6 +52,7 @@ class View(NamedTuple):
     out: Any
     a: Any
     rec: Any
+    rec_steps: Any  # rows of H numbers in rec for every gate
     source: Any  # the input of U, if it is not just the outputs of the previous step
     source_given: Any
     mask: Any
@@ -87,11 +90,12 @@ def open_table(cell: Structure, number: Any) -> Any:
         y_0 = pointer(table[at.y_0], number) if table[at.y_0] != 0 else scratch
         y_0_stride = H if table[at.y_0] != 0 else 0
         lone, initial = 2 if table[at.B] == 1 else 0, of_states(table, initial_word, 0)
+        rec_steps = table[at.B] * (table[at.T] if table[at.save] != 0 else 1)
         return View(
             table[at.T], table[at.B], table[at.I], H, S, first, last, table[at.chunk], table[at.reverse] != 0,
             table[at.save] != 0, memory + table[at.PW], memory + table[at.PU],
             address(scratch, (scratch_rows + last - first) * H), lone,
-            pointer(table[at.x], number), pointer(table[at.out], number), a, rec,
+            pointer(table[at.x], number), pointer(table[at.out], number), a, rec, rec_steps,
             pointer(kept + table[at.source], number), table[at.source] >= 0,
             pointer(table[at.mask], number), table[at.mask] != 0,
             pointer(table[at.lengths], np.int64), table[at.lengths] != 0,
@@ -162,24 +166,26 @@ def previous_for(cell: Structure) -> Any:
 
 
 def net_inputs_for(cell: Structure, number: Any) -> Any:
-    """``net_inputs(v, table, at_a, at_rec)``: rows of which the gates' net inputs are sums.
+    """``net_inputs(v, table, at_a, step)``: rows of which the gates' net inputs are sums.
 
-    Without norm: the rows of a, those of rec if separate, those of bias_hh for gates without a row in W.
+    at_a: where the row of a begins; step: the row of rec. Without norm: the rows of a, those of rec if separate, those
+    of bias_hh for gates without a row in W.
     With norm: the normalised net input of every gate.
     """
     gates, norm, norm_row, separate = cell.gates, cell.norm, cell.norm_row, cell.separate
-    in_W, in_U = picked(range(cell.input_gates)), picked(range(cell.recurrent_gates) if separate else ())
+    in_W, in_U = picked(range(cell.input_gates)), rows_of_runs(cell.runs if separate else ())
     biases, normal_rows = picked(cell.only_U), picked(range(1, 1 + 3 * len(gates), 3))
     normalise = normalise_for(number)
 
-    @njit(**INLINE)
-    def net_inputs(v, table, at_a, at_rec):
+    @njit(**(CALLED if norm else INLINE))  # inlined at every use, norms would take long to compile
+    def net_inputs(v, table, at_a, step):
         bias = v.bias_hh if v.bias_hh_given else v.scratch
         bias_stride = v.H if v.bias_hh_given else 0
         if not norm:
-            return in_W(v.a, at_a, v.H) + in_U(v.rec, at_rec, v.H) + biases(bias, 0, bias_stride)
+            return in_W(v.a, at_a, v.H) + in_U(v.rec, v.rec_steps, step, v.H) + biases(bias, 0, bias_stride)
         net, eps = row(v.scratch, norm_row * v.H), number(real(table[at.eps]))
         gamma, beta = pointer(table[at.gamma], number), pointer(table[at.beta], number)
+        terms = in_U(v.rec, v.rec_steps, step, v.H)
         for k in range(len(gates)):
             W_row, U_row = gates[k]
             if W_row >= 0:
@@ -187,7 +193,7 @@ def net_inputs_for(cell: Structure, number: Any) -> Any:
                 for j in range(v.H):
                     net[j] = term[j]
             if separate and U_row >= 0:
-                term = row(v.rec, at_rec + U_row * v.H)
+                term = terms[U_row]
                 first = net if W_row >= 0 else row(bias, U_row * bias_stride)
                 for j in range(v.H):
                     net[j] = first[j] + term[j]

@@ -42,6 +42,7 @@ class Sections(NamedTuple):
     d_params: int  # for every sequence
     numbers: int  # per step
     d_numbers: int
+    packed: int  # matrices of a cell whose U reads more than y, one per run; byte offsets
 
 
 def sections(states: int, params: int, numbers: int = 0) -> Sections:
@@ -49,12 +50,13 @@ def sections(states: int, params: int, numbers: int = 0) -> Sections:
     first = len(COMMON)
     starts = [first + k * states for k in range(7)]
     after = starts[-1] + 2 * params
-    return Sections._make([*starts, starts[-1] + params, after, after + numbers])
+    return Sections._make([*starts, starts[-1] + params, after, after + numbers, after + 2 * numbers])
 
 
-def names(cell: Any) -> list[str]:
-    """Names of all words in the table of a cell, in order."""
+def names(cell: Any, runs: int) -> list[str]:
+    """Names of all words in the table of a cell, in order; ``runs``: of the rows of U, if U reads more than y."""
     of_states = ["{}_0", "{}_end", "{}_all", "d_{}_end", "d_{}_own", "d_{}_0"]
     states = [name.format(s) for name in of_states for s in cell.states]
     params = [*(f"{p}_all" for p in cell.params), *(f"d_{p}_sum" for p in cell.params)]
-    return [*COMMON, *states, *params, *(f"{m}_t" for m in cell.per_step), *(f"d_{m}_t" for m in cell.per_step)]
+    numbers = [*(f"{m}_t" for m in cell.per_step), *(f"d_{m}_t" for m in cell.per_step)]
+    return [*COMMON, *states, *params, *numbers, *(f"PU_{k}" for k in range(runs))]

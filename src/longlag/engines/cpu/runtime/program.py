@@ -67,11 +67,14 @@ class Program:
     def __init__(self, cell: Any, dtype: str, norm: bool) -> None:
         self.cell, self.dtype, self.norm = cell, dtype, norm
         self.input_gates, self.recurrent_gates = len(cell.input_gates), len(cell.recurrent_gates)
-        self.own_rec = cell.dense and cell.input_gates != cell.recurrent_gates
+        self.structure = generate.structure(cell, norm)
+        self.own_rec = self.structure.separate
         self.number = {"float32": 4, "float64": 8}[dtype]
         self.width = machine.VECTORS * machine.VECTOR_BYTES // self.number  # columns of a packed matrix's panel
         self.name = re.sub(r"\W", "_", f"{cell.name}_{dtype}{'_norm' if norm else ''}")
-        self.names: dict[str, list[str]] = dict.fromkeys(("forward", "backward"), generate.names(cell))
+        self.names: dict[str, list[str]] = dict.fromkeys(
+            ("forward", "backward"), generate.names(cell, len(self.structure.runs) * bool(self.structure.sources))
+        )
         self._kernels: dict[str, int] = {}  # addresses of the kernels used so far
         self.places = {part: {name: k for k, name in enumerate(names)} for part, names in self.names.items()}
 
@@ -179,16 +182,21 @@ class Program:
         threads = threads_for(B, T * B * (rows * I + self.recurrent_gates * H * H), most_threads)
         scratch = _aligned(generate.scratch(self.cell, self.norm) * H + chunk * B * (H + self.width))
         kept = self.kept(T, B, rows, widths, plain)
+        formed = self.structure.sources
         if not save:
             kept |= {"a": chunk * B * rows, **({"rec": B * self.recurrent_gates * H} if self.own_rec else {})}
+            kept |= {"source": len(formed) * B * H} if formed else {}
         shapes, unpacked = self.matrices(rows, I, H), UNPACKED_ROWS[part] >= T * B
         sharing = 1
         entries = self.recurrent_gates * H * H
-        if unpacked or not 0 < nonzeros * B < MOST_NONZEROS * entries:
+        if unpacked or formed or not 0 < nonzeros * B < MOST_NONZEROS * entries:
             nonzeros = 0
-        if B == 1 and self.cell.dense and not unpacked:
+        if B == 1 and self.cell.dense and not unpacked and not formed:
             sharing = max(1, min(most_threads, (nonzeros or entries) // SHARED_PRODUCT))
         memory = {f"P{m}": 2 if unpacked else self.packed(*shape, part == "forward") for m, shape in shapes.items()}
+        if formed:
+            del memory["PU"]
+            memory |= {f"PU_{k}": 2 if unpacked else self.packed(n * H, H, part == "forward") for k, n in self.runs}
         if nonzeros:
             columns = self.recurrent_gates * H if part == "forward" else H
             memory["PU"] = job.sparse_words(columns, nonzeros, number) * 8 // number
@@ -212,8 +220,9 @@ class Program:
             scratches = [0]
             for m, (M, N) in shapes.items():
                 kernel, width = ("outer_narrow", self.width // 2) if self.width // 2 >= N else ("outer", self.width)
-                words |= {f"outer_{m}": product(kernel, self.dtype), f"tiles_{m}": -(-M // 8)}
-                tiles.append((-(-M // 8), threads_for(-(-M // 8), T * B * M * N, most_threads)))
+                count = sum(-(-n * H // 8) for _, n in self.runs) if formed and m == "U" else -(-M // 8)
+                words |= {f"outer_{m}": product(kernel, self.dtype), f"tiles_{m}": count}
+                tiles.append((count, threads_for(count, T * B * M * N, most_threads)))
                 scratches.append(tiles[-1][1] * (machine.BLOCK * (8 + -(-N // width) * width) + 16 * width))
             memory |= {"outer_scratch": max(scratches)}
         for sizes in (kept, memory):
@@ -235,7 +244,14 @@ class Program:
         sizes = {f"{s}_all": T * B * n for s, n in zip(states, widths[len(widths) - len(states) :])}
         sizes |= {"a": T * B * rows}
         sizes |= {"rec": T * B * self.recurrent_gates * H} if self.own_rec else {}
+        if self.structure.sources:
+            return sizes | {"source": len(self.structure.sources) * T * B * H}
         return sizes | ({"source": T * B * H} if self.cell.dense and not plain else {})
+
+    @property
+    def runs(self) -> list[tuple[int, int]]:
+        """Place and gates of the pieces of U that are multiplied apart."""
+        return [(k, count) for k, (_, count) in enumerate(self.structure.runs)]
 
     def matrices(self, rows: int, I: int, H: int) -> dict[str, tuple[int, int]]:
         """Shapes of W and, if there is one, U."""

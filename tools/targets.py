@@ -1,6 +1,6 @@
-"""The picture of the start page: one cell, written once, on every road, with figures of benchmarks/results.csv.
+"""The picture of the start page: one cell, printed for every target, with figures of benchmarks/results.csv.
 
-    python tools/roads.py            # writes docs/img/roads.png
+    python tools/targets.py            # writes docs/img/targets.png
 
 A figure is taken from the last row whose name begins as stated below; a row that does not exist is an error.
 """
@@ -25,7 +25,7 @@ def row(name: str) -> dict[str, str]:
     with (ROOT / "benchmarks" / "results.csv").open(encoding="utf-8") as file:
         found = [row for row in csv.DictReader(file) if row["name"].startswith(name)]
     if not found:
-        raise SystemExit(f"tools/roads.py: no row of benchmarks/results.csv begins with {name!r}")
+        raise SystemExit(f"tools/targets.py: no row of benchmarks/results.csv begins with {name!r}")
     return found[-1]
 
 
@@ -41,23 +41,22 @@ def value(name: str) -> str:
     return f"{float(found['value']):.2g} {found['unit']}"
 
 
-def roads() -> list[tuple[str, str, str]]:
+def targets() -> list[tuple[str, str, str]]:
     """Title, what is printed, and a measured figure."""
     return [
-        ("through time, CPU", "Numba, LLVM", f"{times(LOOP)} a plain loop's speed,\n{times(EQUAL)} nn.RNN's"),
-        ("real time, CPU", "Numba, LLVM", f"LSTM, exact gradients at every\nstep: {times(RTRL)} a JAX scan's speed"),
-        ("one step", "the same kernels", f"LSTM of 16 units: {value(STEP)},\n{times(STEP)} nn.LSTMCell's speed"),
-        ("GPU", "Triton", "forward and backward; verified by\nTriton's interpreter"),
-        ("ONNX", "operators of ONNX", "runs where Python does not;\nchecked before it is written"),
-        ("C99", "one file, no dependencies", "may go on learning on a device"),
+        ("through time, CPU", "Numba, LLVM", f"{times(EQUAL)} the speed of nn.RNN\nfor work of equal size"),
+        ("real time, CPU", "Numba, LLVM", f"LSTM, exact gradients per step:\n{times(JAX)} the speed of compiled JAX"),
+        ("one step", "the same kernels", f"LSTM of 256 units: {value(STEP)},\n{times(STEP)} the speed of nn.LSTMCell"),
+        ("GPU", "Triton", "forward and backward,\nfor every cell"),
+        ("ONNX", "operators of ONNX", "runs without Python;\nchecked before it is written"),
+        ("C99", "one file, no dependencies", "can go on learning on a device"),
         ("browser", "JavaScript", "the playground: longlag play"),
     ]
 
 
-LOOP = "cells: "
 EQUAL = "cpu: a user's cell of 2 gates / nn.RNN of equal work (100, 32, 64, 128)"
-RTRL = "online: LSTM, RTRL / JAX"
-STEP = "online: LSTM.step / nn.LSTMCell, step (1, 1, 16, 16)"
+JAX = "online: LSTM, RTRL / JAX (structured)"
+STEP = "online: LSTM.step / nn.LSTMCell, step (1, 1, 256, 256)"
 
 
 def draw(axes: Any) -> None:
@@ -66,10 +65,10 @@ def draw(axes: Any) -> None:
     box = {"boxstyle": "round,pad=0.6", "facecolor": "#F5F5F5", "edgecolor": COLOURS[0], "linewidth": 1.4}
     axes.text(0.1, 3.9, CELL, family="DejaVu Sans Mono", fontsize=8.5, va="center", bbox=box)
     axes.text(0.1, 2.75, "written once; derivatives are derived", color=GREY, va="center")
-    for k, (title, target, figure) in enumerate(roads()):
+    for k, (title, target, figure) in enumerate(targets()):
         y = 6.55 - 1.02 * k
         axes.annotate(
-            "", (5.05, y), (3.05, 3.9), arrowprops={"arrowstyle": "-|>", "color": COLOURS[0], "shrinkA": 3, "lw": 1.1}
+            "", (5.05, y), (3.03, 3.9), arrowprops={"arrowstyle": "-|>", "color": COLOURS[0], "shrinkA": 0, "lw": 1.1}
         )
         axes.text(5.15, y + 0.13, title, weight="bold", va="center", fontsize=9)
         axes.text(5.15, y - 0.24, target, color=GREY, va="center", fontsize=7.5)
@@ -80,7 +79,7 @@ def main() -> None:
     with style():
         figure, axes = new_figure(width=8.6, height=4.1)
         draw(axes)
-        figure.savefig(ROOT / "docs" / "img" / "roads.png")
+        figure.savefig(ROOT / "docs" / "img" / "targets.png")
 
 
 if __name__ == "__main__":
