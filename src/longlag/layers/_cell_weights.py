@@ -121,8 +121,8 @@ class CellWeights(Stack):
         if parametrize.is_parametrized(self, target):
             trained = [path for path, _ in self.named_parameters() if path.startswith(f"parametrizations.{target}.")]
             raise AttributeError(
-                f"{self.class_name}: {target} is computed from {', '.join(trained)}; to set it, assign to the attribute "
-                f"{target}: what is written into its value is lost"
+                f"{self.class_name}: {target} is computed from {', '.join(trained)}; to set it, assign to the "
+                f"attribute {target}: what is written into its value is lost"
             )
         return super().get_parameter(target)
 
