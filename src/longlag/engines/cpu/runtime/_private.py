@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +32,8 @@ def _likeness(tensors: Sequence[Tensor]) -> Callable[..., bool]:
     with _expecting("torch", "_C._dynamo.guards.TensorGuards"):
         from torch._C._dynamo.guards import TensorGuards
 
-        sizes, strides = [[*value.shape] for value in tensors], [[*value.stride()] for value in tensors]
+        sizes: list[Any] = [[*value.shape] for value in tensors]
+        strides: list[Any] = [[*value.stride()] for value in tensors]
         return TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
 
 

@@ -54,7 +54,7 @@ def backward(key: str, names: list[str], given: list[Tensor], *options_and_resul
     """``longlag::recurrent_backward``: the gradients of ``given``."""
     *options, out, kept, d_results = options_and_results
     kind, optional = _called(key, names, given, options)
-    plan, given = passes.planned(kind, given, optional, True)
+    plan, _ = passes.planned(kind, given, optional, True)
     wanted_shapes = [plan.forward.workspace.shape, *plan.forward.results]
     for k, shape in enumerate(wanted_shapes):
         got = d_results[k] if k < len(d_results) else None
