@@ -31,6 +31,7 @@ from longlag import cells, engines
 from longlag.cells import sigmoid, tanh
 from longlag.engines import Norm, Weights, reference
 from longlag.engines.gpu import run as gpu
+from longlag.engines.gpu.equations import equations
 from longlag.engines.gpu.obstacles import obstacle
 from longlag.engines.gpu.plan import plan
 
@@ -249,16 +250,35 @@ def chip() -> tuple[float, dict[torch.dtype, float]]:
     return bandwidth, rates
 
 
-def limit(cell: cells.Cell, size: tuple[int, int, int, int], dtype: torch.dtype, machine: Any) -> float:
-    """The cost model, forward and backward in ms: every array once, every product at the measured rate.
+def kernel_bytes(cell: cells.Cell, H: int, dtype: torch.dtype) -> tuple[float, float]:
+    """Bytes that the kernels of a cell move per unit and step: forward for inference, forward and backward.
 
-    Forward reads x and writes net, saved, source, y and the states; backward reads these and d y and writes d net,
-    d rec; then the products for W, x and U.
+    Forward reads the net inputs and writes y; for a backward pass also the float32 states (those of a scan only at the
+    beginning of a chunk) and, with a matrix U, the net inputs with U y in float32, and what U read. Backward reads all
+    that and d y, and writes the gradients of the net inputs.
+    """
+    (kind, BM, *_), e, size = plan(cell, H, dtype.itemsize, False), equations(cell), dtype.itemsize
+    gx, gy, G = len(cell.input_gates), len(cell.recurrent_gates), len(cell.gates)
+    once = (gx + 1) * size
+    if kind == "scan":
+        states = 4 * len(cell.fed_back) / BM
+        return once, once + states + (2 * G + 1) * size + states
+    saved = 4 * G if cell.dense else G * size
+    kept = 4 * len(cell.states) + (saved + len(cell.sources) * size if cell.dense else 0)
+    read = 4 * len(cell.states) + saved + (1 + ("y" in e.values)) * size
+    return once, once + kept + read + (gx + (0 if e.shared or not cell.dense else gy)) * size
+
+
+def limit(cell: cells.Cell, size: tuple[int, int, int, int], dtype: torch.dtype, machine: Any) -> float:
+    """The cost model of a layer with a matrix U, forward and backward in ms: the larger of two times.
+
+    Bytes: those of the kernels and of the products over all steps for W, x and U, each array once, over the measured
+    bandwidth. Operations: all products at the measured rate.
     """
     (T, B, inputs, H), (bandwidth, rates) = size, machine
-    gx, gy, G, S = len(cell.input_gates), len(cell.recurrent_gates), len(cell.gates), len(cell.states)
-    per_unit = (3 * gx + (2 * G + gy + 2) * cell.dense + 4) * dtype.itemsize + 2 * 4 * S
-    moved = T * B * (H * per_unit + 3 * inputs * dtype.itemsize)
+    gx, gy = len(cell.input_gates), len(cell.recurrent_gates)
+    products = (3 * gx + gy + len(cell.sources)) * dtype.itemsize  # net, twice d net; d (U y), what U read
+    moved = T * B * (H * (kernel_bytes(cell, H, dtype)[1] + products) + 3 * inputs * dtype.itemsize)
     work = 2 * T * B * H * (3 * gx * inputs + 3 * gy * H)
     return max(moved / bandwidth, work / rates[dtype])
 
@@ -343,20 +363,6 @@ def dense(machine: Any) -> None:
         note(f"LSTM with resets, {where}", milliseconds(training(ll.LSTM(inputs, H, device="cuda"), x, reset=reset)))
 
 
-def local_bytes(cell: cells.Cell, H: int, dtype: torch.dtype) -> tuple[float, float]:
-    """Bytes that the kernels of a local cell move per unit and step: forward for inference, forward and backward.
-
-    Forward reads the gates and writes y and, for a backward pass, the float32 states: those of a scan only at the
-    beginning of a chunk. Backward reads the gates, the states and d y, and writes the gradients of the gates.
-    """
-    kind, BM, *_ = plan(cell, H, dtype.itemsize, False)
-    G, size = len(cell.gates), dtype.itemsize
-    states = 4 * len(cell.fed_back) / BM if kind == "scan" else 4 * len(cell.states)
-    y_again = size if kind != "scan" and cell.reads_y else 0
-    once = (G + 1) * size
-    return once, once + states + (2 * G + 1) * size + states + y_again
-
-
 def scans(machine: Any) -> None:
     """Local cells at the size of accelerated-scan's figures, the recurrence alone."""
     T, B, H = SCAN
@@ -378,7 +384,7 @@ def scans(machine: Any) -> None:
             once = milliseconds(forward)
         twice = milliseconds(both)
         name = f"{cell.name} ({plan(cell, H, dtype.itemsize, False).kind}), {str(dtype)[6:]}, T={T} B={B} D={H}"
-        for what, time, moved in zip(("forward", "forward + backward"), (once, twice), local_bytes(cell, H, dtype)):
+        for what, time, moved in zip(("forward", "forward + backward"), (once, twice), kernel_bytes(cell, H, dtype)):
             note(f"{name}, {what}", time, bound=T * B * H * moved / machine[0])
 
 
