@@ -14,18 +14,18 @@ root of the mean square over the standard deviation, as the median of 5 reservoi
 import statistics
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from _rows import append
-from torch import Tensor
 
 import longlag as ll
 from longlag.cli.bench import measure, middle
 
 UNITS = (100, 1000, 2000)
 FIT, RUN, WARMUP, SEEDS = 2000, 500, 100, range(5)
-SETTINGS = {"leak": 0.3, "density": 0.1, "spectral_radius": 0.9, "input_scale": 1.0, "ridge": 1e-7}
+SETTINGS: dict[str, Any] = {"leak": 0.3, "density": 0.1, "spectral_radius": 0.9, "input_scale": 1.0, "ridge": 1e-7}
 
 
 def series() -> np.ndarray:

@@ -68,6 +68,7 @@ class Plan:
         plain: whether U reads nothing but the outputs of the step before.
         save: whether there will be a backward pass.
         nonzeros: entries of U that may be other than zero; 0: U is dense.
+        heads: blocks on the diagonal of U for every gate.
         threads: the largest number of threads.
     """
 
@@ -81,6 +82,7 @@ class Plan:
         save: bool,
         reverse: bool,
         nonzeros: int,
+        heads: int,
         threads: int,
     ) -> None:
         self.dtype = dtype
@@ -93,7 +95,7 @@ class Plan:
         self.number = dtype.itemsize
         self.sizes = tuple(math.prod(shape) * self.number for shape in shapes)  # bytes of each tensor given
         self._sizes = (x[0], x[1], x[2]), rows, widths, plain
-        self._how = reverse, nonzeros, threads
+        self._how = reverse, nonzeros, heads, threads
         self._backward: dict[tuple[bool, ...], Pass] = {}
         ends = {f"{s}_end": (1, x[1], n) for s, n in zip(cell.fed_back, widths)}
         self.forward = self._pass("forward", save, ends)
@@ -144,6 +146,7 @@ class Kind:
         plain: whether U reads nothing but the outputs of the step before.
         bare: whether there is no mask, no lengths, no reset and no eps.
         nonzeros: entries of U that may be other than zero; 0: U is dense.
+        heads: blocks on the diagonal of U for every gate.
     """
 
     def __init__(
@@ -155,9 +158,10 @@ class Kind:
         plain: bool,
         bare: bool,
         nonzeros: int = 0,
+        heads: int = 1,
     ) -> None:
         self.cell, self.names, self.reverse, self.eps, self.plain, self.bare = cell, names, reverse, eps, plain, bare
-        self.nonzeros = nonzeros
+        self.nonzeros, self.heads = nonzeros, heads
         self._latest: tuple[Any, Plan] | None = None
 
     def plan(self, *request: Any) -> Plan | None:
@@ -171,7 +175,7 @@ class Kind:
             dtypes, shapes = dtypes_and_shapes[: len(self.names)], tuple(dtypes_and_shapes[len(self.names) :])
             if len(set(dtypes)) > 1:
                 return None
-            how = self.plain, save, self.reverse, self.nonzeros, threads
+            how = self.plain, save, self.reverse, self.nonzeros, self.heads, threads
             found = plan(self.cell, self.names, shapes, dtypes[0], *how)
             latest = self._latest = request, found
         return latest[1]

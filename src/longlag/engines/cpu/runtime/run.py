@@ -46,7 +46,7 @@ def run(
     Args:
         seen_by_torch: run as an operator.
     """
-    W, b, U, b_recurrent, params, norm, nonzeros, _ = w
+    W, b, U, b_recurrent, params, norm, nonzeros, heads = w
     if b_recurrent is not None:
         raise ValueError(f"engine 'cpu': biases of cell {cell.name} must be the pair (bias_ih, bias_hh)")
     given = {"x": x, "W": W}
@@ -77,7 +77,7 @@ def run(
     if any(map(_is_neg, values)):
         values = tuple(map(Tensor.resolve_neg, values))
     plain = mask is None and reset is None and not (reverse and lengths is not None)
-    kind = kind_of(cell, names, reverse, eps, plain, plain and lengths is None and not eps, nonzeros)
+    kind = kind_of(cell, names, reverse, eps, plain, plain and lengths is None and not eps, nonzeros, heads)
     optional = mask, lengths, reset
     if not torch.is_grad_enabled():  # `ctx.needs_input_grad` lists gradients that could be needed, not those that are
         out, ends, *_ = forward(kind, values, optional, save=False)
