@@ -1,6 +1,7 @@
 """Exports: differences from the reference engine, and microseconds per step beside ours. ``--learn``: 10,000 steps.
 
-python benchmarks/export.py            every layer of the registry as ONNX and C; sizes 16, 64, 256
+python benchmarks/export.py            every layer of the registry as ONNX and C; then as --speed
+python benchmarks/export.py --speed    one step of one stream at sizes 16, 64, 256, appended to results.csv
 python benchmarks/export.py --learn    the learners of tests/export/test_c.py beside `Online`, 10,000 steps
 """
 
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from _rows import append
 
 import longlag as ll
 from longlag.export import _c
@@ -96,7 +98,9 @@ def speed() -> None:
                     "onnxruntime": microseconds(lambda session=session, given=given: session.run(None, given)),
                     "C": microseconds_in_c(_c.source(layer, "net"), size, folder),
                 }
-            print(f"{kind.__name__:6} {size:4}", ", ".join(f"{k} {v:.2f} us" for k, v in times.items()), flush=True)
+            for target in ("onnxruntime", "C"):
+                name = f"export: a step of {kind.__name__} {size} by {target} / layer.step"
+                append(name, times[target], "µs", baseline=times["layer.step"])
 
 
 def learning(steps: int = 10_000) -> None:
@@ -105,6 +109,7 @@ def learning(steps: int = 10_000) -> None:
 
     for name, make in LEARNERS.items():
         online = make()
+        online.plan()  # the tests ask for the plain road
         x = torch.randn(steps, 1, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
         size = make().step(x[0]).numel()
         target = torch.sin(x.cumsum(0) / 3)[..., :1].expand(-1, -1, size) / 2
@@ -135,6 +140,6 @@ if __name__ == "__main__":
     if asked.learn:
         learning()
     else:
-        speed()
         if not asked.speed:
             differences()
+        speed()

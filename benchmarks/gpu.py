@@ -1,15 +1,17 @@
 """The GPU engine: correctness against the float64 reference, then times beside the peers and the limit of the chip.
 
-    python benchmarks/gpu.py [--check] [--rows] [--jobs N]     a few minutes on an H200; --check: correctness only
+    python benchmarks/gpu.py [--check] [--rows] [--table FILE] [--jobs N]
 
-Times are medians of CUDA events, forward and backward, in ms. "limit" is the larger of bytes over the copy bandwidth
-and operations over the rate of matrix products, both measured here. --rows appends to benchmarks/results.csv.
+``--check``: correctness only; ``--rows``: append to benchmarks/results.csv; ``--table``: the Markdown table of all
+times, to a file. Times are medians of CUDA events, forward and backward, in ms. "limit" is the larger of bytes over the
+copy bandwidth and operations over the rate of matrix products, both measured here.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import statistics
 import sys
 import traceback
@@ -29,12 +31,14 @@ from longlag import cells, engines
 from longlag.cells import sigmoid, tanh
 from longlag.engines import Norm, Weights, reference
 from longlag.engines.gpu import run as gpu
+from longlag.engines.gpu.equations import equations
+from longlag.engines.gpu.obstacles import obstacle
 from longlag.engines.gpu.plan import plan
 
 SIZES = [(100, 32, 64, 128), (1000, 8, 32, 64), (1024, 16, 256, 256), (200, 32, 256, 512)]
 SCAN = (4096, 8, 1536)  # T, B, units: the size of accelerated-scan's figures
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
-rows: list[tuple[str, float, float | None]] = []  # name, ms, baseline ms
+rows: list[tuple[str, float, float | None, float | None]] = []  # name, ms, the peer's ms, the limit
 
 
 @ll.cell(gates="a z")
@@ -74,7 +78,7 @@ def in_turns(*runs: Callable[[], Any]) -> list[float]:
 
 
 def draw(cell: cells.Cell, T: int, B: int, inputs: int, H: int, norm: bool, seed: int) -> list[Any]:
-    """A problem in float64 on the GPU: x, W, b, U, state, params, γ, β."""
+    """A problem in float64 on the GPU: x, W, b, U, state, params, γ and β, numbers of the steps."""
     generator = torch.Generator("cuda").manual_seed(seed)
 
     def uniform(*shape: int, scale: float = 1.0) -> Tensor:
@@ -87,10 +91,13 @@ def draw(cell: cells.Cell, T: int, B: int, inputs: int, H: int, norm: bool, seed
         uniform(gy * H, H, scale=H**-0.5) if cell.dense else None,
         [uniform(B, H) for _ in cell.fed_back], [0.9 + uniform(H, scale=0.1) for _ in cell.params],
         (uniform(G, H), uniform(G, H)) if norm else None,
+        [0.8 + uniform(T, B, H, scale=0.5) for _ in cell.per_step],
     ]  # fmt: skip
 
 
-def results(engine: str, cell: cells.Cell, problem: list[Any], dtype: torch.dtype, how: dict[str, Any]) -> list[Tensor]:
+def results(
+    engine: str, cell: cells.Cell, heads: int, problem: list[Any], dtype: torch.dtype, how: dict[str, Any]
+) -> list[Tensor]:
     """Outputs, final states and gradients of everything."""
     leaves: list[Tensor] = []
 
@@ -102,9 +109,12 @@ def results(engine: str, cell: cells.Cell, problem: list[Any], dtype: torch.dtyp
         leaves.append(value.to(dtype).requires_grad_())
         return leaves[-1]
 
-    x, W, b, U, state, params, norm = leaf(problem)
-    w = Weights(W, b, U, None, tuple(params), Norm(norm[0], norm[1], 1e-5) if norm else None)
-    how = {**how, "mask": None if how["mask"] is None else how["mask"].to(dtype)}
+    x, W, b, U, state, params, norm, numbers = leaf(problem)
+    if heads > 1:
+        one = torch.eye(heads, device="cuda", dtype=dtype).repeat_interleave(U.shape[1] // heads, 0)
+        U = U * one.repeat_interleave(U.shape[1] // heads, 1).repeat(len(cell.recurrent_gates), 1)
+    w = Weights(W, b, U, None, tuple(params), Norm(norm[0], norm[1], 1e-5) if norm else None, heads=heads)
+    how = {**how, "mask": None if how["mask"] is None else how["mask"].to(dtype), "numbers": numbers}
     y, ends = engines.run(engine, cell, x, w, state, **how)
     generator = torch.Generator("cuda").manual_seed(7)
     seen = [y, *ends]
@@ -113,14 +123,23 @@ def results(engine: str, cell: cells.Cell, problem: list[Any], dtype: torch.dtyp
     return [*seen, *torch.autograd.grad(loss, leaves)]
 
 
+def largest(*values: float) -> float:
+    """NaN if one of the values is NaN, which Python's max would overlook."""
+    return float(torch.tensor(values, dtype=torch.float64).max())
+
+
 def worst(ours: list[Tensor], exact: list[Tensor]) -> float:
     """The largest error, relative to the largest entry of each tensor."""
-    return max(float(((a - b).abs().max() / b.abs().max().clamp(min=1e-3)).detach()) for a, b in zip(ours, exact))
+    return largest(
+        *(float(((a - b).abs().max() / b.abs().max().clamp(min=1e-3)).detach()) for a, b in zip(ours, exact))
+    )
 
 
 CASES = [
     (cells.lstm, 37), (cells.lstm, 64), (cells.lstm, 130), (cells.gru, 100), (cells.elman, 128), (cells.leaky, 45),
     (user_cell, 300), (cells.net_feedback, 70), (cells.activation_feedback, 70), (user_local, 33),
+    (cells.gru_original, 40), (cells.gru_original, 150), (cells.lem, 24), (cells.gru_d, 140), (cells.min_lstm, 50),
+    (cells.lru, 20), (cells.lstm, 96, 3), (cells.gru, 600, 2),
 ]  # fmt: skip
 CHECKS = list(itertools.product(range(len(CASES)), TOLERANCE, (False, True)))
 
@@ -145,8 +164,9 @@ def check_cell(number: int) -> int:
 
 def _check_cell(number: int) -> int:
     which, dtype, norm = CHECKS[number]
-    (cell, H), (T, B) = CASES[which], (19, 21)
-    kind, found, failed = plan(cell, H, dtype.itemsize, norm and cell.dense).kind, 0.0, 0
+    (cell, H, *rest), (T, B) = CASES[which], (19, 21)
+    heads = rest[0] if rest else 1
+    kind, found, failed = plan(cell, H, dtype.itemsize, norm and cell.dense, heads).kind, 0.0, 0
     for k, (given, reverse) in enumerate(itertools.product((False, True), repeat=2)):
         seed = 1 + 4 * number + k
         problem = draw(cell, T, B, 13, H, norm, seed)
@@ -157,17 +177,20 @@ def _check_cell(number: int) -> int:
             how["lengths"] = torch.randint(1, T + 1, (B,), generator=generator, device="cuda")
             how["reset"] = torch.rand(T, B, generator=generator, device="cuda") < 0.2
         narrow = [_rounded(part, dtype) for part in problem]
-        exact = results("reference", cell, narrow, torch.float64, how)
+        exact = results("reference", cell, heads, narrow, torch.float64, how)
         for _ in range(3):  # directly, at the capture of a graph, by its replay
-            ours = results("gpu", cell, narrow, dtype, how)
-            again = results("gpu", cell, narrow, dtype, how)
-            found = max(found, worst(ours, exact))
+            ours = results("gpu", cell, heads, narrow, dtype, how)
+            again = results("gpu", cell, heads, narrow, dtype, how)
+            found = largest(found, worst(ours, exact))
             if not all(torch.equal(a, b) for a, b in zip(ours, again)):
                 print(f"NOT DETERMINISTIC {cell.name} {kind}")
                 failed += 1
     fine = found <= TOLERANCE[dtype]
     state = "ok    " if fine else "FAILED"
-    print(f"{state} {cell.name:20} {kind:9} H={H:<4} {str(dtype)[6:]:9} norm={norm!s:5} error {found:.1e}", flush=True)
+    print(
+        f"{state} {cell.name:20} {kind:9} H={H:<4} heads={heads} {str(dtype)[6:]:9} norm={norm!s:5} error {found:.1e}",
+        flush=True,
+    )
     return failed + (not fine)
 
 
@@ -184,7 +207,7 @@ def check_layers() -> int:
             lengths = torch.tensor([19, 3, 7, 1, 12], device="cuda")
             reference = kind(13, 37, device="cuda", engine="reference")
             reference.load_state_dict(peer.state_dict())
-            error = max(error, worst([ours(x, lengths=lengths)[0]], [reference(x, lengths=lengths)[0]]))
+            error = largest(error, worst([ours(x, lengths=lengths)[0]], [reference(x, lengths=lengths)[0]]))
         print(f"{kind.__name__}: {ours.engine_for(x)}; difference from torch.nn and the reference {error:.1e}")
         failed += not error <= 2e-3  # cuDNN computes in tf32
     layer = ll.Recurrent(user_cell, 5, 20, device="cuda")
@@ -227,16 +250,35 @@ def chip() -> tuple[float, dict[torch.dtype, float]]:
     return bandwidth, rates
 
 
-def limit(cell: cells.Cell, size: tuple[int, int, int, int], dtype: torch.dtype, machine: Any) -> float:
-    """The cost model, forward and backward in ms: every array once, every product at the measured rate.
+def kernel_bytes(cell: cells.Cell, H: int, dtype: torch.dtype) -> tuple[float, float]:
+    """Bytes that the kernels of a cell move per unit and step: forward for inference, forward and backward.
 
-    Forward reads x and writes net, saved, source, y and the states; backward reads these and d y and writes d net,
-    d rec; then the products for W, x and U.
+    Forward reads the net inputs and writes y; for a backward pass also the float32 states (those of a scan only at the
+    beginning of a chunk) and, with a matrix U, the net inputs with U y in float32, and what U read. Backward reads all
+    that and d y, and writes the gradients of the net inputs.
+    """
+    (kind, BM, *_), e, size = plan(cell, H, dtype.itemsize, False), equations(cell), dtype.itemsize
+    gx, gy, G = len(cell.input_gates), len(cell.recurrent_gates), len(cell.gates)
+    once = (gx + 1) * size
+    if kind == "scan":
+        states = 4 * len(cell.fed_back) / BM
+        return once, once + states + (2 * G + 1) * size + states
+    saved = 4 * G if cell.dense else G * size
+    kept = 4 * len(cell.states) + (saved + len(cell.sources) * size if cell.dense else 0)
+    read = 4 * len(cell.states) + saved + (1 + ("y" in e.values)) * size
+    return once, once + kept + read + (gx + (0 if e.shared or not cell.dense else gy)) * size
+
+
+def limit(cell: cells.Cell, size: tuple[int, int, int, int], dtype: torch.dtype, machine: Any) -> float:
+    """The cost model of a layer with a matrix U, forward and backward in ms: the larger of two times.
+
+    Bytes: those of the kernels and of the products over all steps for W, x and U, each array once, over the measured
+    bandwidth. Operations: all products at the measured rate.
     """
     (T, B, inputs, H), (bandwidth, rates) = size, machine
-    gx, gy, G, S = len(cell.input_gates), len(cell.recurrent_gates), len(cell.gates), len(cell.states)
-    per_unit = (3 * gx + (2 * G + gy + 2) * cell.dense + 4) * dtype.itemsize + 2 * 4 * S
-    moved = T * B * (H * per_unit + 3 * inputs * dtype.itemsize)
+    gx, gy = len(cell.input_gates), len(cell.recurrent_gates)
+    products = (3 * gx + gy + len(cell.sources)) * dtype.itemsize  # net, twice d net; d (U y), what U read
+    moved = T * B * (H * (kernel_bytes(cell, H, dtype)[1] + products) + 3 * inputs * dtype.itemsize)
     work = 2 * T * B * H * (3 * gx * inputs + 3 * gy * H)
     return max(moved / bandwidth, work / rates[dtype])
 
@@ -248,7 +290,7 @@ def note(name: str, ms: float, *, over: float | None = None, bound: float | None
     )
     least = "" if bound is None else f"   limit {bound:.3f} ({ms / bound:.0f} times)"
     print(f"{name:58} {ms:9.3f} ms{ratio}{least}", flush=True)
-    rows.append((name, ms, over))
+    rows.append((name, ms, over, bound))
 
 
 def loop_graph(layer: Any, x: Tensor) -> Callable[[], None]:
@@ -341,22 +383,38 @@ def scans(machine: Any) -> None:
         with torch.no_grad():
             once = milliseconds(forward)
         twice = milliseconds(both)
-        kind, G, n = plan(cell, H, dtype.itemsize, False).kind, len(cell.gates), T * B * H / machine[0]
-        states = 4 * len(cell.states)
-        name = f"{cell.name} ({kind}), {str(dtype)[6:]}, T={T} B={B} D={H}"
-        note(f"{name}, forward", once, bound=n * (G + 1) * dtype.itemsize)
-        moved = (3 * G + 2 + ("y" in cell.fed_back)) * dtype.itemsize + 2 * states
-        note(f"{name}, forward + backward", twice, bound=n * moved)
+        name = f"{cell.name} ({plan(cell, H, dtype.itemsize, False).kind}), {str(dtype)[6:]}, T={T} B={B} D={H}"
+        for what, time, moved in zip(("forward", "forward + backward"), (once, twice), kernel_bytes(cell, H, dtype)):
+            note(f"{name}, {what}", time, bound=T * B * H * moved / machine[0])
+
+
+def table() -> str:
+    """All times as a table in Markdown."""
+    lines = ["| work | ms | over the peer | over the limit |", "|---|---|---|---|"]
+    for name, ms, over, bound in rows:
+        parts = ["" if other is None else f"{ms / other:.3g}" for other in (over, bound)]
+        lines.append(f"| {name} | {ms:.3f} | {' | '.join(parts)} |")
+    return "\n".join(lines) + "\n"
+
+
+def refusal() -> str | None:
+    """Why nothing can be measured here; None if it can."""
+    if not torch.cuda.is_available():
+        return "torch sees no CUDA device"
+    return obstacle(cells.lstm, torch.zeros(1, 1, 1, device="cuda"), 1, False, ())
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--check", action="store_true")
-    parser.add_argument("--rows", action="store_true")
-    parser.add_argument("--jobs", type=int, default=4, help="processes of the check, which mostly compile")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="correctness only")
+    parser.add_argument("--rows", action="store_true", help="append to benchmarks/results.csv")
+    parser.add_argument("--table", type=Path, metavar="FILE", help="write the table in Markdown")
+    parser.add_argument("--jobs", type=int, default=min(8, os.cpu_count() or 1), help="processes that compile")
     asked = parser.parse_args()
-    if not torch.cuda.is_available():
-        sys.exit("benchmarks/gpu.py: torch sees no CUDA device")
+    if asked.jobs < 1:
+        parser.error(f"--jobs must be at least 1, got {asked.jobs}")
+    if why := refusal():
+        sys.exit(f"benchmarks/gpu.py: {why}")
     import triton
 
     name = torch.cuda.get_device_name()
@@ -369,11 +427,13 @@ def main() -> None:
     print(f"copy {machine[0] / 1e9:.2f} TB/s; products {rates}")
     scans(machine)
     dense(machine)
+    if asked.table:
+        asked.table.write_text(f"{name}, torch {torch.__version__}, Triton {triton.__version__}\n\n{table()}")
     if asked.rows:
         sys.path.insert(0, str(Path(__file__).parent))
         import _rows
 
-        for row, ms, over in rows:
+        for row, ms, over, _ in rows:
             _rows.append(f"gpu: {row}", ms, "ms", baseline=over, on=name)
 
 

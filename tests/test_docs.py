@@ -32,6 +32,12 @@ def test_links_lead_somewhere(page):
             assert (page.parent / target.partition("#")[0]).exists(), f"{page.name}: {target} does not exist"
 
 
+@every_page
+def test_nothing_is_left_to_fill_in(page):
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert re.findall(r"^[A-Z_]{4,}$|TODO|TBD", text, re.MULTILINE) == []
+
+
 def example(name):
     spec = importlib.util.spec_from_file_location(f"examples_{name}", ROOT / "examples" / f"{name}.py")
     assert spec is not None

@@ -1,6 +1,7 @@
 """The documentation site's sources are complete; `make docs` builds the site, where warnings are errors."""
 
 import csv
+import importlib
 import re
 import tomllib
 from pathlib import Path
@@ -27,6 +28,28 @@ def test_every_named_cell_has_measured_figures():
     assert [row["cell"] for row in rows] == named
     differences = [value for row in rows for key, value in row.items() if "RTRL" in key or "steps" in key]
     assert all(float(value) < 1e-12 for value in differences)
+
+
+@pytest.mark.parametrize("page", ["../README.md", *PAGES])
+def test_every_figure_has_its_command(page):
+    """The page names the file in the command that draws it."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    for target in re.findall(r"!\[[^]]*\]\(([^)]+)\)", text):
+        name = f"docs/img/{target.rpartition('/')[2]}"
+        assert re.search(rf"(?:python|longlag) .*{re.escape(name)}", text), f"{page}: no command for {name}"
+
+
+@pytest.mark.parametrize(
+    "module", ["layers", "learn", "flow", "structured", "tasks", "lab", "export", "estimators", "rl"]
+)
+def test_the_reference_has_every_public_name(module):
+    pages = [page.read_text(encoding="utf-8") for page in (DOCS / "reference").glob("*.md")]
+    there = {line.rpartition(".")[2] for text in pages for line in text.splitlines() if line.startswith(":::")}
+    package = importlib.import_module(f"longlag.{module}")
+    ours = {n: getattr(package, n) for n in dir(package) if n[0] != "_"}
+    ours = {n: v for n, v in ours.items() if callable(v) and getattr(v, "__module__", "").startswith("longlag")}
+    assert ours
+    assert [name for name, value in ours.items() if not {name, value.__name__} & there] == []
 
 
 def test_every_extra_is_on_the_install_page():

@@ -86,7 +86,7 @@ def settings(family: Family) -> Iterator[Setting]:
     """What is tried; values per thread stay between 4 and 32."""
     kind = family.present().plan.kind
     if kind == "scan":
-        for BT, BH, warps, stages in itertools.product((32, 64, 128), (16, 32, 64), (1, 2, 4, 8), (1, 2, 3)):
+        for BT, BH, warps, stages in itertools.product((16, 32, 64), (16, 32, 64), (1, 2, 4, 8), (1, 2, 3)):
             if 4 <= BT * BH // (32 * warps) <= 32:
                 yield Setting(Plan(kind, BT, BH, warps, BH), stages, loops.UNROLL)
     elif kind == "local":

@@ -5,13 +5,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import longlag as ll
 from longlag import cells
-from longlag.engines.gpu import build, equations, obstacles
+from longlag.engines.gpu import build, equations, obstacles, run
+from longlag.engines.gpu.lines import names as pointers
 
 HERE = Path(__file__).parent
 
@@ -77,13 +79,22 @@ def test_an_old_gpu(monkeypatch):
     )
 
 
-def test_automatic_choice_says_why_on_another_device():
-    layer = ll.Leaky(3, 4, device="meta")
-    why = layer.engine_for(torch.zeros(5, 2, 3, device="meta"))
-    assert why == (
-        "reference: engine 'torch': torch has no kernel for the cell leaky; "
-        "engine 'gpu': the input is on meta, not on a CUDA device"
-    )
+@pytest.mark.parametrize(("known", "bytes_of_a_program"), [
+    ({"shared_memory_per_block": 49152, "shared_memory_per_block_optin": 101376}, (101376,)),
+    ({"shared_memory_per_block": 65536}, (65536,)),
+    ({}, ()),
+])  # fmt: skip
+def test_the_shared_memory_of_a_device(monkeypatch, known, bytes_of_a_program):
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(**known))
+    assert run.shared_memory.__wrapped__(torch.device("cuda", 0)) == bytes_of_a_program
+
+
+def test_automatic_choice_says_why_on_another_device(monkeypatch):
+    layer, x = ll.Leaky(3, 4, device="meta"), torch.zeros(5, 2, 3, device="meta")
+    torchs = "engine 'torch': torch has no kernel for the cell leaky"
+    assert layer.engine_for(x) == f"reference: {torchs}; engine 'gpu': the input is on meta, not on a CUDA device"
+    monkeypatch.setattr(obstacles, "obstacle", lambda *_: None)  # as if this device were a GPU
+    assert layer.engine_for(x) == f"gpu: Triton kernels printed from the cell's equations; {torchs}"
 
 
 def test_nothing_imports_triton_on_a_cpu():
@@ -103,11 +114,53 @@ def test_the_printed_kernels():
         build.source(cells.lstm, "scan", False)
 
 
+# ---------------------------------------------------------------------------------------------- cost and benchmark
+
+
+@pytest.mark.parametrize(
+    "name", ["net_feedback", "min_gru", "min_lstm", "activation_feedback", "ind_rnn", "lstm", "gru", "mgu"]
+)
+def test_kernels_read_and_write_what_the_cost_model_counts(monkeypatch, name):
+    """Every large array once in a pass; what a launch is given is recorded instead of launched."""
+    cell, (T, B, H), passes = getattr(cells, name), (960, 2, 32), []
+
+    def launch(self, which, own, *_):
+        given, (_, texts) = {**self.tensors, **own}, self.kernels.source.split("def forward(")
+        text = texts.split("def backward(")[which == "backward"]
+        used = [one for one in pointers(self.plan.kind, self.equations, False, which) if f"({one} + " in text]
+        arrays = [given[pointer] for pointer in used if pointer not in ("lengths", "reset", "mask")]
+        passes.append({value.data_ptr(): value.nbytes for value in arrays if value.numel() > 5000})
+
+    monkeypatch.setattr(run.Run, "launch", launch)
+    given = {"net": torch.zeros(T, B, len(cell.input_gates) * H)}
+    given |= {"U": torch.zeros(len(cell.recurrent_gates) * H, H)} if cell.dense else {}
+    given |= {"bias": torch.zeros(1, H)} if name == "gru" else {}
+    given |= {f"first_{v}": torch.zeros(B, H) for v in cell.fed_back}
+    given |= {f"param_{p}": torch.ones(H) for p in cell.params}
+    call, n = run.Call(cell, given, False, 0.0, 1, None, None, None), len(cell.fed_back)
+    out, *rest = run.forward(call, True)
+    run.backward(call, out, rest[n:], [torch.zeros_like(out), *(torch.zeros_like(end) for end in rest[:n])])
+    _, both = script("benchmarks/gpu.py").kernel_bytes(cell, H, torch.float32)
+    assert sum(sum(one.values()) for one in passes) == pytest.approx(T * B * H * both, rel=0.02)
+
+
+def test_the_benchmark_says_why_it_cannot_run(monkeypatch):
+    benchmark = script("benchmarks/gpu.py")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--jobs", "1"])
+    with pytest.raises(SystemExit, match=r"^benchmarks/gpu\.py: torch sees no CUDA device$"):
+        benchmark.main()
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--jobs", "0"])
+    with pytest.raises(SystemExit, match="2"):
+        benchmark.main()
+
+
 # -------------------------------------------------------------------------------------------------------- builds
 
 
-def tool():
-    spec = importlib.util.spec_from_file_location("gpu_builds", HERE.parents[1] / "tools" / "gpu_builds.py")
+def script(path):
+    """A program of the repository as a module."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, HERE.parents[1] / path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -116,13 +169,13 @@ def tool():
 
 
 # one of each family; the whole table is in docs/engines.md
-CHOSEN = [(0, "sm_90"), (2, "sm_90"), (6, "sm_90"), (10, "sm_90"), (11, "sm_90"), (0, "sm_80"), (2, "sm_80")]
-CHOSEN += [(8, "sm_80"), (10, "sm_80"), (10, "sm_100"), (2, "gfx942")]
+CHOSEN = [(0, "sm_90"), (2, "sm_90"), (6, "sm_90"), (10, "sm_90"), (13, "sm_90"), (0, "sm_80"), (2, "sm_80")]
+CHOSEN += [(8, "sm_80"), (10, "sm_80"), (10, "sm_100"), (1, "sm_100"), (2, "gfx942")]
 
 
 @pytest.mark.parametrize(("case", "target"), CHOSEN)
 def test_kernels_build_without_spills_and_fit(case, target):
-    builds = tool()
+    builds = script("tools/gpu_builds.py")
     for which in ("forward", "backward"):
         built = builds.build(builds.CASES[case], which, target)
         assert built.spills == 0

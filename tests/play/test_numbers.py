@@ -49,7 +49,7 @@ def test_the_numbers_of_a_cell_are_pythons(name, told):
         close([math.exp(made["bound"]["log"] * q) for q in range(LENGTH + 1)], last.bound[:, 0])
         assert made["bound"]["is"] == last.bound_is
     radius = flow.spectrum(layer, x).radius[6].item()
-    close(max(value["size"] for value in made["eigenvalues"]), radius, 1e-9)  # roots lose digits where two are close
+    close(max(value["size"] for value in made["eigenvalues"]), radius, 1e-12)
     kept = made["carousel"]
     close(kept["full"], carousel_of(layer, x, cell.fed_back.index(kept["of"])))
     if made["memory"] is not None:  # what the steps wrote, added up, is the state at the end

@@ -59,6 +59,17 @@ def test_every_cell_can_be_chosen(page):
     assert "(max|v|/2)^q" in picture(page, "flow")
 
 
+def test_every_picture_can_be_read_without_seeing_it(page):
+    """A name for screen readers, and a sentence that says what the picture shows."""
+    visit(page, f"{SMALL}&cell=lstm")
+    page.wait_for_function("playground.learning.last")
+    for figure in page.locator("figure[id]").all():
+        assert figure.locator(".reading").inner_text().endswith(".")
+        pictures = figure.locator("svg[role=img][aria-label]")
+        assert pictures.count() == min(1, figure.locator(".plot svg").count())
+    assert page.locator("svg[role=img][aria-label]").count() == 9  # all but the two that show learning
+
+
 def test_the_lecture_is_a_story_with_working_buttons(page):
     seen = []
     page.locator("#steps a").nth(1).click()
@@ -113,9 +124,12 @@ def test_numbers_are_saved_and_the_link_is_copied(page, context, server):
 
 
 def use(page, text):
+    """Type a cell and wait for its pictures or a message."""
     page.fill("#text", text)
-    with page.expect_response("**/cell"):
-        page.click("#use")
+    page.click("#use")
+    page.wait_for_function(
+        "(text) => document.getElementById('message').textContent || playground.state().typed === text", arg=text
+    )
     drawn(page)
 
 
@@ -145,7 +159,6 @@ def test_nonsense_shows_the_librarys_message_and_the_last_good_picture(page, tex
     use(page, TYPED)
     before = page.inner_html("#pictures"), page.url
     use(page, text)
-    page.wait_for_function("document.getElementById('message').textContent !== ''")
     shown = page.inner_text("#message")
     with pytest.raises((ValueError, TypeError)) as refused:
         cells.from_text(text)

@@ -8,7 +8,7 @@ import torch
 import longlag as ll
 
 TOOL = Path(__file__).resolve().parents[2] / "tools" / "playground.py"
-UNITS, LENGTH = 5, 12
+UNITS, LENGTH = 4, 8
 SMALL = f"units={UNITS}&length={LENGTH}&step=7"
 TYPED = '@cell(gates="a z")\ndef mine(a, z, y):\n    return sigmoid(z) * y + (1 - sigmoid(z)) * tanh(a)'
 

@@ -37,7 +37,7 @@ export function controls(groups, modules, state, change) {
   $("controls").replaceChildren(
     make("label", { htmlFor: "cell" }, "Cell"), chosen,
     make("p", { className: "about" }, cell.about.replaceAll("`", "")),
-    ...(cell.equations.length ? [make("pre", { className: "equations", tabIndex: 0, ariaLabel: "Equations" }, cell.equations.join("\n"))] : []),
+    ...(cell.equations.length ? [make("div", { className: "equations" }, ...cell.equations.map((line) => make("div", {}, line)))] : []),
     ...(matrices ? [one("gain", "recurrent gain", 0, 5, 0.05, two)] : []),
     ...set(cell.gates.length > 1 ? "Biases of the gates" : "Bias", "bias", cell.gates, () => ({ min: -6, max: 6, step: 0.1 }), (name) => state.bias[name] ?? 0),
     ...set("Leak and other numbers of a unit", "param", Object.keys(cell.params), (name) => range(cell.params[name]), (name) => state.param[name] ?? cell.params[name]),

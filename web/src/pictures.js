@@ -7,12 +7,16 @@ const FLOOR = 1e-12; // pictures of error flow end here, as those of longlag.flo
 const percent = (value) => `${value >= 0.0995 ? Math.round(100 * value) : (100 * value).toPrecision(2)} %`;
 const digits = (value) => (value === 0 ? "0" : Math.abs(value) < 0.001 || Math.abs(value) >= 1e5 ? value.toExponential(1) : value.toPrecision(3));
 
+// A picture with a name for screen readers; its parts, which Plot labels "line" or "rule", have none.
 export function frame(width, label, options) {
   const narrow = width < 420;
-  return Plot.plot({
+  const plot = Plot.plot({
     width, height: Math.max(190, Math.min(270, width * 0.58)), marginLeft: narrow ? 44 : 52, marginBottom: 36,
     marginRight: 14, ariaLabel: label, style: { background: "none", fontSize: "12px", overflow: "visible" }, ...options,
   }); // prettier-ignore
+  for (const part of plot.querySelectorAll("g[aria-label]")) part.removeAttribute("aria-label");
+  for (const picture of plot.matches("svg") ? [plot] : plot.querySelectorAll("svg[aria-label]")) picture.setAttribute("role", "img");
+  return plot;
 }
 
 const median = (row) => {

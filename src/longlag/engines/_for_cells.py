@@ -37,14 +37,19 @@ def choose_for_cell(
     """
     if request in ("reference", "cpu") or (request == "auto" and (x.is_cpu or _exporting.to_onnx())):
         return _choose.choose(request, x)
-    found = {}
+    found: dict[str, str | None] = {}
     for engine in ("torch", "gpu") if request == "auto" else (request,):
         found[engine] = _obstacle(engine, cell, x, w, state, mask, reset)
         if found[engine] is None:
-            return engine, _WHY[engine] if request == "auto" else "asked for by name"
+            return engine, "; ".join([_WHY[engine], *_passed(found)]) if request == "auto" else "asked for by name"
     if request != "auto":
         raise ValueError(f"engine '{request}' cannot serve this call: {found[request]}; engine='reference' can")
-    return "reference", "; ".join(f"engine '{engine}': {why}" for engine, why in found.items())
+    return "reference", "; ".join(_passed(found))
+
+
+def _passed(found: dict[str, str | None]) -> list[str]:
+    """Why the automatic choice passed an engine by."""
+    return [f"engine '{engine}': {why}" for engine, why in found.items() if why is not None]
 
 
 _WHY = {

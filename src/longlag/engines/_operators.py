@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from longlag import cells
+
 # Defined through `Library`: `custom_op` would load torch._dynamo (one second) at the first call.
 _ARGUMENTS = (
     "str key, str[] names, Tensor[] given, bool reverse, float eps, Tensor? mask, Tensor? lengths, Tensor? reset"
@@ -22,6 +24,17 @@ _library = torch.library.Library("longlag", "FRAGMENT")
 _library.define("each_of_a_batch(int call, Tensor errors) -> Tensor")
 _library.define(f"recurrent({_ARGUMENTS}) -> Tensor[]")
 _library.define(f"recurrent_backward({_ARGUMENTS}, Tensor out, Tensor kept, Tensor[] d_results) -> Tensor[]")
+
+
+def cell_called(engine: str, name: str, key: str) -> cells.Cell:
+    """The cell with this `Cell.key`, by which an operator of the engine names it."""
+    cell = cells.find(key)
+    if cell is None:
+        raise LookupError(
+            f"engine '{engine}': this program runs the cell {name} (key {key}), which does not exist in this process; "
+            "import the module that defines it first"
+        )
+    return cell
 
 
 def one_by_one(operator: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:

@@ -116,7 +116,9 @@ def twin(learner: Online) -> Online:
     new = {id(old): parameter for old, parameter in pairs}
     own = [{"params": [new[id(p)] for p in g["params"] if id(p) in new], "lr": g["lr"]} for g in groups]
     optimizer = torch.optim.SGD([group for group in own if group["params"]])
-    return Online(layer, readout, learner.loss, learner.rule, optimizer, clip=learner.clip)
+    found = Online(layer, readout, learner.loss, learner.rule, optimizer, clip=learner.clip)
+    found.plan("python")
+    return found
 
 
 def check_learner(learner: Any) -> None:

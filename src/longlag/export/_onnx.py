@@ -60,9 +60,19 @@ def model_bytes(what: Subject) -> bytes:
             output_names=what.outputs,
             verbose=False,
             external_data=False,
+            custom_translation_table={torch.ops.aten.repeat_interleave.self_int: _repeated},
         )
     assert program is not None
     return program.model_proto.SerializeToString()
+
+
+def _repeated(value: Any, repeats: int, dim: int, output_size: Any = None) -> Any:
+    """``value.repeat_interleave(repeats, dim)`` in ONNX; torch's own translation fails where the dimension is empty."""
+    from onnxscript import opset18
+
+    op: Any = opset18
+    places = torch.arange(int(value.shape[dim])).repeat_interleave(repeats)
+    return op.Gather(value, op.Constant(value_ints=places.tolist()), axis=dim)
 
 
 def compare_runtime(what: Subject, data: bytes) -> float:

@@ -167,10 +167,10 @@ def one_epoch(loop: Loop, dev: Sequence[Sentence], folder: Path, watch: Watch) -
 def load(
     path: Path, watch: Watch, known: Collection[str] | None = None, columns: tuple[int, int] | None = None
 ) -> list[Sentence]:
-    """The sentences of a file, ready for training or scoring; ``watch`` gets a note of all that is not plain.
+    """The sentences of a file, ready for training or scoring; ``watch`` gets a note of everything unusual.
 
-    Tags that break their scheme are mended: the spans that conlleval finds stay. Tags that training never saw stay,
-    too, and no tagger can guess them: they count as errors.
+    Tags that break their scheme are corrected so that the spans that conlleval finds stay. Tags that training never
+    saw stay too; no tagger can guess such a tag, so each counts as an error.
 
     Args:
         path: of the file.

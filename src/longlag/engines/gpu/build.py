@@ -8,7 +8,7 @@ import linecache
 from typing import Any, NamedTuple
 
 from longlag.cells import Cell
-from longlag.engines.gpu import loops, scans
+from longlag.engines.gpu import backward, forward, scans
 from longlag.engines.gpu.equations import FUNCTIONS, HELPERS, Equations, equations
 
 _HEAD = f"""\"\"\"Triton kernels of the cell {{name}}, written by longlag.\"\"\"
@@ -44,7 +44,7 @@ def source(cell: Cell, kind: str, norm: bool) -> str:
             raise ValueError(f"engine 'gpu': the state of cell {cell.name} does not move linearly")
         parts = [e.step, *e.linear, scans.forward(e), scans.backward(e)]
     else:
-        parts = [e.step, loops.forward(kind, e, norm), loops.backward(kind, e, norm)]
+        parts = [e.step, forward.forward(kind, e, norm), backward.backward(kind, e, norm)]
     return "\n\n".join([_HEAD.format(name=cell.name), *parts])
 
 

@@ -10,7 +10,7 @@ from longlag.cells import Assignments, Cell, Printer, without_marks
 # functions of the language of cells that `functions` has, under the same name with an underscore; others are refused
 KNOWN = "above abs cos erf exp log maximum minimum relu sigmoid sign sin softplus sqrt step tanh"
 FUNCTIONS = {name: f"_{name}" for name in (*KNOWN.split(), "where_at_least", "where_greater")}
-HELPERS = ("_square", "_cube", "_power", "_affine")
+HELPERS = ("_square", "_cube", "_power", "_affine", "_affine_before")
 
 TRITON = Printer(
     "engine 'gpu'",

@@ -66,6 +66,12 @@ def _affine(a_first, b_first, a_then, b_then):
 
 
 @triton.jit
+def _affine_before(a_first, b_first, p_first, q_first, a_then, b_then, p_then, q_then):
+    """The same, and beside it x ↦ p x + q without the last step: its scan shows what a step finds before it."""
+    return a_then * a_first, a_then * b_first + b_then, p_then * a_first, p_then * b_first + q_then
+
+
+@triton.jit
 def _log(x):
     return tl.log(x)
 

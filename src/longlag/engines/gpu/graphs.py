@@ -59,6 +59,8 @@ def clear() -> None:
         _graphs.clear()
 
 
+@torch.inference_mode(False)  # tensors made in inference mode could not be written into outside of it
+@torch.no_grad()
 def _captured(function: Function, tensors: Sequence[Tensor]) -> _Graph:
     inputs, graph = [t.clone() for t in tensors], torch.cuda.CUDAGraph()
     function(inputs)  # kernels depend on the alignment of their tensors: none may be compiled during the capture

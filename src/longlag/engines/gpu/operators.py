@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
-from longlag import cells
 from longlag.cells import Cell
 from longlag.engines import _private, reference
 from longlag.engines._arguments import Norm, ShapeError, Weights, own_precision, zeros_for
 from longlag.engines._choose import as_operator
+from longlag.engines._operators import cell_called
 from longlag.engines.gpu import run as kernels
 from longlag.engines.gpu.run import Call
 
@@ -78,13 +78,7 @@ class _Recurrent(_Function):
 
 def _call(key: str, names: list[str], given: Sequence[Tensor], options: Sequence[Any]) -> Call:
     name, _, own = key.rpartition(" ")
-    cell = cells.find(own)
-    if cell is None:
-        raise LookupError(
-            f"engine 'gpu': this program runs the cell {name} (key {own}), which does not exist in this process; "
-            "import the module that defines it first"
-        )
-    call = Call(cell, dict(zip(names, given)), *options)
+    call = Call(cell_called("gpu", name, own), dict(zip(names, given)), *options)
     _check(call)
     return call
 

@@ -38,7 +38,7 @@ def plan(cell: Cell, H: int, itemsize: int, norm: bool, heads: int = 1, shared: 
     if not cell.dense:
         if equations(cell).linear is not None:
             BH = min(row, 32)
-            return Plan("scan", 64, BH, 4, BH)
+            return Plan("scan", 32, BH, 4, BH)
         BH = min(row, 64)
         return Plan("local", 1, BH, max(1, BH // 32), BH)
     units = H if norm else H // heads

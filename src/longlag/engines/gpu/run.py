@@ -20,6 +20,7 @@ from longlag.engines.cpu.cache.machine import announced
 from longlag.engines.gpu.build import Kernels, kernels
 from longlag.engines.gpu.equations import Source
 from longlag.engines.gpu.graphs import replayed
+from longlag.engines.gpu.lines import kept_values
 from longlag.engines.gpu.lines import names as pointers
 from longlag.engines.gpu.obstacles import interpreted
 from longlag.engines.gpu.plan import Plan, plan
@@ -76,16 +77,17 @@ def names(cell: Cell, bias: bool, norm: bool) -> list[str]:
     return [*found, *(["norm_weight", "norm_bias"] * norm)]
 
 
-def _kept(cell: Cell) -> list[str]:
-    return ["saved", "source"] * cell.dense + [f"all_{s}" for s in cell.states]
+def _kept(kind: str, cell: Cell) -> list[str]:
+    return ["saved", "source"] * cell.dense + kept_values(kind, cell)
 
 
 def kept_shapes(call: Call, save: bool) -> list[tuple[tuple[int, ...], torch.dtype]]:
     """Shapes and dtypes of what the forward pass keeps: net inputs and what U read (dense), the states."""
-    (T, B, H), cell = call.sizes, call.cell
+    (T, B, H), cell, (kind, BM, *_) = call.sizes, call.cell, call.plan()
     dtype, G, S = call.given["net"].dtype, len(cell.gates), len(cell.sources)
     found = [((T, B, G, H), torch.float32), ((S, T, B, H), dtype)] if cell.dense else []
-    found += [((T, B, H), torch.float32)] * len(cell.states)
+    steps = (T + BM - 1) // BM if kind == "scan" else T  # a scan keeps the state at the beginning of a chunk
+    found += [((steps, B, H), torch.float32)] * len(kept_values(kind, cell))
     return found if save else [((0,), dtype) for _, dtype in found]
 
 
@@ -117,7 +119,7 @@ def _forward(call: Call, save: bool) -> list[Tensor]:
     out = net.new_empty(run.T, run.B, run.H)
     kept = [net.new_empty(shape, dtype=dtype) for shape, dtype in kept_shapes(call, save)]
     work = [_in_float32(run.tensors[f"first_{v}"]) for v in cell.fed_back]
-    own: dict[str, Tensor] = dict(zip(_kept(cell), kept))
+    own: dict[str, Tensor] = dict(zip(_kept(run.plan.kind, cell), kept))
     own |= {"out": out, **{f"work_{v}": value for v, value in zip(cell.fed_back, work)}}
     if run.plan.kind == "stepwise":
         if not save:
@@ -132,7 +134,7 @@ def _backward(call: Call, out: Tensor, kept: Sequence[Tensor], d_results: Sequen
     run, cell = Run(call), call.cell
     net, T, B, H = run.tensors["net"], run.T, run.B, run.H
     own: dict[str, Tensor] = {"out": out, "errors": d_results[0].contiguous()}
-    own |= dict(zip(_kept(cell), kept))
+    own |= dict(zip(_kept(run.plan.kind, cell), kept))
     own.setdefault("saved", net)
     own |= {f"work_{v}": _in_float32(d[0]) for v, d in zip(cell.fed_back, d_results[1:])}
     own["to_net"] = torch.empty_like(net)
@@ -200,7 +202,7 @@ class Run:
             "SAVE": save,
         }
         if kind == "scan":
-            flags |= {"BT": BM if which == "forward" else BM // 2, "BH": BH}  # backward, a step has more values
+            flags |= {"BT": BM, "BH": BH}
         else:
             flags |= {"EARLY": early, "BM": BM, "BH": BH, "UNITS": units}
             flags |= {"PRECISION": precision(), "FACTOR": factor(self.tensors["net"])}
@@ -288,8 +290,10 @@ def shared_memory(device: torch.device) -> tuple[int, ...]:
     """The shared memory that a program may have on a device, if torch knows."""
     if device.type != "cuda":
         return ()
-    found = getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", None)
-    return () if found is None else (found,)
+    known = torch.cuda.get_device_properties(device)
+    names = ("shared_memory_per_block_optin", "shared_memory_per_block")  # AMD has only the second
+    found = [getattr(known, name) for name in names if hasattr(known, name)]
+    return tuple(found[:1])
 
 
 def factor(like: Tensor) -> Any:

@@ -1,9 +1,12 @@
 """Local cells whose state moves linearly, v(t) = A v(t−1) + B: an associative scan over chunks of time.
 
 A program owns one sequence and BH units. It computes the A and B of ``BT`` steps at once, combines them along time, and
-carries the state from chunk to chunk. The backward pass is the same recurrence from the end,
-D(t) = e(t) + A(t+1) D(t+1) with e the error that enters v(t) through y(t), followed by the cell's own adjoint.
-Arrays are those of `loops`; the flags, too.
+carries the state from chunk to chunk. Only the state at the beginning of a chunk is kept: ``all_…`` (chunks, B, H). The
+backward pass goes over the chunks from the last to the first and computes the states between again by the same scan.
+The gradient is a scan, too: E(t), of the state before step t, is A(t) (e(t) + E(t+1)), where e is the error that enters
+v(t) through y(t); then follows the cell's own adjoint at D(t) = e(t) + E(t+1).
+
+So a pass reads and writes each array of the size of the inputs once. Other arrays are those of `loops`; the flags, too.
 """
 
 from __future__ import annotations
@@ -12,14 +15,15 @@ from longlag.engines.gpu.equations import Equations
 from longlag.engines.gpu.lines import Lines, names
 
 SIZES = ("T", "B", "H")
-STAGES = 1  # chunks whose loads are in flight together
+STAGES = 3  # chunks whose loads are in flight together
 FLAGS = ("MASK", "LENGTHS", "RESET", "REVERSE", "SAVE", "BT", "BH")
+_CHUNK = "(n0 // BT) * (B.to(tl.int64) * H) + here"
 
 
 def _open(write: Lines, which: str, e: Equations) -> None:
     flags = [f"{flag}: tl.constexpr" for flag in FLAGS]
     write('@triton.jit(do_not_specialize=["T", "B"])')
-    write.block(f"def {which}({', '.join([*names('local', e, False, which), *SIZES, *flags])}):")
+    write.block(f"def {which}({', '.join([*names('scan', e, False, which), *SIZES, *flags])}):")
     write("row = tl.program_id(0)")
     write("cols = tl.program_id(1) * BH + tl.arange(0, BH)")
     write("steps, in_h = tl.arange(0, BT), cols < H")
@@ -34,56 +38,56 @@ def _open(write: Lines, which: str, e: Equations) -> None:
         write(f"p_{p} = tl.load(param_{p} + cols, in_h, 1.0).to(tl.float32)[None, :]")
 
 
-def _gates(write: Lines, e: Equations, first: str, x: str, source: str) -> None:
-    """Gates ``a_…``, numbers ``i_…``, ``A_…`` and ``B_…`` at the steps n from ``first`` on; ``x`` begins names."""
+def _gates(write: Lines, e: Equations, source: str) -> None:
+    """Gates ``a_…``, numbers ``i_…``, ``A_…`` and ``B_…`` at the steps n from n0 on."""
     cell, G = e.cell, len(e.gates)
-    write(f"{x}s = (T - 1 - ({first}) if REVERSE else {first}) * B.to(tl.int64)")
-    write(f"{x}n = {first} + steps")
-    write(f"{x}t = T - 1 - {x}n if REVERSE else {x}n")
-    write(f"{x}valid = ({x}n < T) & ({x}n >= 0)")
-    write(f"{x}stored = {x}valid[:, None] & in_h[None, :]")
-    write.when("LENGTHS", f"{x}valid = {x}valid & ({x}t < length)")
-    write(f"{x}active = {x}valid[:, None] & in_h[None, :]")
+    write("s = (T - 1 - n0 if REVERSE else n0) * B.to(tl.int64)")
+    write("n = n0 + steps")
+    write("t = T - 1 - n if REVERSE else n")
+    write("valid = n < T")
+    write("stored = valid[:, None] & in_h[None, :]")
+    write.when("LENGTHS", "valid = valid & (t < length)")
+    write("active = valid[:, None] & in_h[None, :]")
     for gate in e.gates:
-        at = f"({x}s * {G} + {gate.place}) * H + tile_x"
-        write(f"{x}a_{gate.name} = tl.load({source} + {at}, {x}active, 0.0).to(tl.float32)")
+        at = f"(s * {G} + {gate.place}) * H + tile_x"
+        write(f"a_{gate.name} = tl.load({source} + {at}, active, 0.0).to(tl.float32)")
     for m in cell.per_step:
-        write(f"{x}i_{m} = tl.load(number_{m} + {x}s * H + tile, {x}active, 0.0).to(tl.float32)")
-    found = ", ".join(f"{x}A_{v}, {x}B_{v}" for v in cell.fed_back)
-    write(f"{found} = coefficients({', '.join(_given(e, x))})")
+        write(f"i_{m} = tl.load(number_{m} + s * H + tile, active, 0.0).to(tl.float32)")
+    found = ", ".join(f"A_{v}, B_{v}" for v in cell.fed_back)
+    write(f"{found} = coefficients({', '.join(_given(e))})")
     write.when(
         "RESET",
-        f"fresh = (tl.load(reset + {x}t.to(tl.int64) * B + row, {x}valid, 0) != 0)[:, None]",
-        *(f"{x}A_{v} = tl.where(fresh, 0.0, {x}A_{v} + nothing)" for v in cell.fed_back),
+        "fresh = (tl.load(reset + t.to(tl.int64) * B + row, valid, 0) != 0)[:, None]",
+        *(f"A_{v} = tl.where(fresh, 0.0, A_{v} + nothing)" for v in cell.fed_back),
     )
-    write.when("MASK", *(f"{x}A_{v} = {x}A_{v} * keep" for v in cell.fed_back))
+    write.when("MASK", *(f"A_{v} = A_{v} * keep" for v in cell.fed_back))
     for v in cell.fed_back:
-        write(f"{x}A_{v} = tl.where({x}active, {x}A_{v}, 1.0)")
-        write(f"{x}B_{v} = tl.where({x}active, {x}B_{v}, 0.0)")
+        write(f"A_{v} = tl.where(active, A_{v}, 1.0)")
+        write(f"B_{v} = tl.where(active, B_{v}, 0.0)")
 
 
-def _given(e: Equations, x: str = "", *values: str) -> list[str]:
+def _given(e: Equations, *values: str) -> list[str]:
     """What a function of the cell takes: gates, some values, numbers, params."""
     cell = e.cell
-    gates, numbers = (f"{x}a_{gate}" for gate in cell.gates), (f"{x}i_{m}" for m in cell.per_step)
+    gates, numbers = (f"a_{gate}" for gate in cell.gates), (f"i_{m}" for m in cell.per_step)
     return [*gates, *values, *numbers, *(f"p_{p}" for p in cell.params)]
 
 
 def forward(e: Equations) -> str:
     """The forward kernel."""
-    cell, write, fed = e.cell, Lines(), list(e.cell.fed_back)
+    write, fed = Lines(), list(e.cell.fed_back)
     _open(write, "forward", e)
     for v in fed:
         write(f"v_{v} = tl.load(work_{v} + here, in_h, 0.0)")
     write.block(f"for n0 in tl.range(0, T, BT, num_stages={STAGES}):")
-    _gates(write, e, "n0", "", "net")
+    write.when("SAVE", *(f"tl.store(all_{v} + {_CHUNK}, v_{v}, in_h)" for v in fed))
+    _gates(write, e, "net")
     for v in fed:
         write(f"gain, through = tl.associative_scan((A_{v}, B_{v}), 0, _affine)")
         write(f"new_{v} = gain * v_{v}[None, :] + through")
         write(f"v_{v} = tl.sum(tl.where(steps[:, None] == BT - 1, new_{v}, 0.0), 0)")
-    write(f"result = output({', '.join(_given(e, '', *(f'new_{v}' for v in fed)))})")
+    write(f"result = output({', '.join(_given(e, *(f'new_{v}' for v in fed)))})")
     write("tl.store(out + s * H + tile, tl.where(active, result, 0.0), stored)")
-    write.when("SAVE", *(f"tl.store(all_{v} + s * H + tile, new_{v}, stored)" for v in cell.states))
     write.depth -= 1
     write(*(f"tl.store(work_{v} + here, v_{v}, in_h)" for v in fed))
     return "\n".join(write.text) + "\n"
@@ -95,32 +99,25 @@ def backward(e: Equations) -> str:
     _open(write, "backward", e)
     for v in fed:
         write(f"dv_{v} = tl.load(work_{v} + here, in_h, 0.0)")
-        write(f"f_{v} = tl.load(first_{v} + here, in_h, 0.0).to(tl.float32)[None, :]")
     write(*(f"sum_{p} = tl.zeros([BH], tl.float32)" for p in cell.params))
-    # up to n = −1, whose D is the gradient of the initial state
-    write.block(f"for m in tl.range(0, T + 1, BT, num_stages={STAGES}):")
-    write("n0 = T - m - BT")
-    _gates(write, e, "n0 + 1", "then_", "saved")  # beyond the end A is 1: the gradient of the final state passes
-    _gates(write, e, "n0", "", "saved")
+    write.block(f"for m in tl.range(0, T, BT, num_stages={STAGES}):")
+    write("n0 = (T - 1) // BT * BT - m")
+    _gates(write, e, "saved")
     write("error = tl.load(errors + s * H + tile, active, 0.0).to(tl.float32)")
+    scan = "gain, through, gain_before, through_before = tl.associative_scan((A_{0}, {1}, nothing + 1.0, nothing), {2})"
     for v in fed:
-        past = "out" if v == "y" else f"all_{v}"
-        write(f"new_{v} = tl.load({past} + s * H + tile, active, 0.0).to(tl.float32)")
-        before, where = "(s + B if REVERSE else s - B) * H", "active & (n > 0)[:, None]"
-        write(f"b_{v} = tl.load({past} + {before} + tile, {where}, 0.0).to(tl.float32)")
-        write("begins = n == 0")
-        if v == "y":
-            write.when("REVERSE and LENGTHS", "begins = begins | (t == length - 1)")
-        write(f"b_{v} = tl.where(begins[:, None], f_{v}, b_{v})")
+        write(f"v_{v} = tl.load(all_{v} + {_CHUNK}, in_h, 0.0)[None, :]")
+        write(scan.format(v, f"B_{v}", "0, _affine_before"))
+        write(f"new_{v}, b_{v} = gain * v_{v} + through, gain_before * v_{v} + through_before")
         write.when("RESET", f"b_{v} = tl.where(fresh, 0.0, b_{v})")
         write.when("MASK", f"b_{v} = b_{v} * keep")
-    write(f"{', '.join(f'e_{v}' for v in fed)} = slopes({', '.join(_given(e, '', *(f'new_{v}' for v in fed)))})")
+    write(f"{', '.join(f'e_{v}' for v in fed)} = slopes({', '.join(_given(e, *(f'new_{v}' for v in fed)))})")
     for v in fed:
         write(f"e_{v} = tl.where(active, e_{v} * error, 0.0)")
-        write(f"gain, through = tl.associative_scan((then_A_{v}, e_{v}), 0, _affine, reverse=True)")
-        write(f"D_{v} = gain * dv_{v}[None, :] + through")
-        write(f"dv_{v} = tl.sum(tl.where(steps[:, None] == 0, D_{v}, 0.0), 0)")
-    given = _given(e, "", *(f"b_{v}" for v in fed))
+        write(scan.format(v, f"A_{v} * e_{v}", "0, _affine_before, reverse=True"))
+        write(f"D_{v} = e_{v} + gain_before * dv_{v}[None, :] + through_before")
+        write(f"dv_{v} = tl.sum(tl.where(steps[:, None] == 0, gain * dv_{v}[None, :] + through, 0.0), 0)")
+    given = _given(e, *(f"b_{v}" for v in fed))
     given += ["D_y" if "y" in fed else "error", *(f"D_{s} - e_{s}" for s in cell.states)]
     found = [*(f"da_{gate}" for gate in cell.gates), *(f"db_{v}" for v in fed)]
     found += [*(f"di_{m}" for m in cell.per_step), *(f"dp_{p}" for p in cell.params)]

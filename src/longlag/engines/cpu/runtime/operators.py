@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from longlag import cells
 from longlag.engines._arguments import ShapeError
+from longlag.engines._operators import cell_called
 from longlag.engines.cpu.runtime import passes
 from longlag.engines.cpu.runtime.plan import Kind, kind_of
 from longlag.engines.cpu.runtime.program import numbers_in, program
@@ -30,13 +30,7 @@ def _cell(key: str) -> Any:
         from longlag.engines.cpu.codegen.lstm97 import Blocks
 
         return Blocks.found(key.removeprefix("lstm97 "))
-    cell = cells.find(own)
-    if cell is None:
-        raise LookupError(
-            f"engine 'cpu': this program runs the cell {name} (key {own}), which does not exist in this process; "
-            "import the module that defines it first"
-        )
-    return cell
+    return cell_called("cpu", name, own)
 
 
 def forward(key: str, names: list[str], given: list[Tensor], *options: Any) -> list[Tensor]:
