@@ -98,4 +98,4 @@ def test_of_a_matrix_of_heads_the_blocks_are_read(cell, heads, H):
             gathered.append(
                 [y, *ends, *(g for g, leaf in zip(d, leaves) if leaf is not U), torch.where(blocks, dU, 0.0)]
             )
-        assert_same(*gathered, torch.float64)
+        assert_same(gathered[0], gathered[1], torch.float64)
