@@ -267,6 +267,12 @@ def test_opcheck_and_compile():
         words,
         test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
     )
+    scan = [torch.randn(9, B, 2 * H), torch.randn(B, H)]
+    torch.library.opcheck(
+        torch.ops.longlag.recurrent_gpu.default,
+        (f"min_gru {ll.cells.min_gru.key}", ["net", "first_y"], scan, True, 0.0, 1, None, None, None, True),
+        test_utils="test_faketensor",
+    )
     layer, x = ll.GRU(3, 5, engine="gpu"), torch.randn(4, 2, 3, requires_grad=True)
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     wanted = [x, *layer.parameters()]

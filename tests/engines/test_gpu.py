@@ -4,6 +4,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ import torch
 
 import longlag as ll
 from longlag import cells
-from longlag.engines.gpu import build, equations, obstacles, run
+from longlag.engines.gpu import build, equations, graphs, obstacles, run
 from longlag.engines.gpu.lines import names as pointers
 
 HERE = Path(__file__).parent
@@ -112,6 +113,15 @@ def test_the_printed_kernels():
     assert "n_new = a + n*u" in text or "n_new = a + u*n" in text or "n_new = u*n + a" in text
     with pytest.raises(ValueError, match=r"^engine 'gpu': the state of cell lstm does not move linearly$"):
         build.source(cells.lstm, "scan", False)
+
+
+def test_a_graph_captured_in_inference_mode_serves_calls_outside_of_it(monkeypatch):
+    for name in ("CUDAGraph", "graph", "device"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_, **__: nullcontext())
+    with torch.inference_mode():
+        made = graphs._captured(lambda tensors: [tensors[0] + 1], [torch.ones(2)])
+    made.inputs[0].copy_(torch.zeros(2))  # torch refuses this for a tensor that was made in inference mode
+    assert torch.equal(made.results[0], torch.full((2,), 2.0))
 
 
 # ---------------------------------------------------------------------------------------------- cost and benchmark

@@ -1,6 +1,7 @@
 """The numbers that the playground shows are Python's."""
 
 import math
+from functools import cache
 
 import pytest
 import torch
@@ -12,14 +13,17 @@ from longlag import cells, flow
 
 @pytest.fixture(scope="module")
 def told(context, server):
-    """What the page computes for every cell."""
-    page, found = context.new_page(), {}
+    """Asks the page for what it computes for a cell."""
+    page = context.new_page()
     page.goto(f"{server.address}#{SMALL}")
-    for name in SHOWN:
+
+    @cache
+    def ask(name):
         visit(page, f"{SMALL}&cell={name}&gain=1.3&seed=3")
-        found[name] = page.evaluate("playground.numbers()")
+        return page.evaluate("playground.numbers()")
+
+    yield ask
     page.close()
-    return found
 
 
 def carousel_of(layer, x, part):
@@ -39,7 +43,7 @@ def carousel_of(layer, x, part):
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_the_numbers_of_a_cell_are_pythons(name, told):
-    made, cell = told[name], SHOWN[name]
+    made, cell = told(name), SHOWN[name]
     layer, x = layer_of(cell, made)
     y, _ = layer(x)
     close([row["y_new"] for row in made["results"]], y.detach())
@@ -62,12 +66,12 @@ def test_the_numbers_of_a_cell_are_pythons(name, told):
 
 
 def test_the_carousel_and_the_memory_weights_of_lstms(told):
-    assert told["lstm97"]["carousel"]["cut"] == [[1.0] * UNITS] * (LENGTH + 1)
-    recurrent, x = layer_of(cells.lstm, told["lstm"])
+    assert told("lstm97")["carousel"]["cut"] == [[1.0] * UNITS] * (LENGTH + 1)
+    recurrent, x = layer_of(cells.lstm, told("lstm"))
     layer = ll.LSTM(3, UNITS, dtype=torch.float64)
     layer.load_state_dict(recurrent.state_dict())
     memory = flow.memory_weights(layer, x)
-    close(told["lstm"]["memory"]["rows"], memory.contributions.squeeze(1).detach())
+    close(told("lstm")["memory"]["rows"], memory.contributions.squeeze(1).detach())
 
 
 @torch.no_grad()
