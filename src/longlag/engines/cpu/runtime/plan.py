@@ -71,6 +71,7 @@ class Plan:
         save: whether there will be a backward pass.
         eps: of the norm.
         nonzeros: entries of U that may be other than zero; 0: U is dense.
+        heads: blocks on the diagonal of U for every gate.
         threads: the largest number of threads.
 
     Attributes:
@@ -89,6 +90,7 @@ class Plan:
         reverse: bool,
         eps: float,
         nonzeros: int,
+        heads: int,
         threads: int,
     ) -> None:
         self.dtype, self.save, self.threads = dtype, save, threads
@@ -103,7 +105,7 @@ class Plan:
         self.number = dtype.itemsize
         self.sizes = tuple(math.prod(shape) * self.number for shape in shapes)  # bytes of each tensor given
         self._sizes = (x[0], x[1], x[2]), rows, widths, plain
-        self._how, self._eps = (reverse, nonzeros, threads), eps
+        self._how, self._eps = (reverse, nonzeros, heads, threads), eps
         self._backward: dict[tuple[bool, ...], Pass] = {}
         ends = {f"{s}_end": (1, x[1], n) for s, n in zip(cell.fed_back, widths)}
         self.forward = self._pass("forward", save, ends)
@@ -152,6 +154,7 @@ class Kind:
         plain: whether U reads nothing but the outputs of the step before.
         bare: whether there is no mask, no lengths and no reset.
         nonzeros: entries of U that may be other than zero; 0: U is dense.
+        heads: blocks on the diagonal of U for every gate.
 
     Attributes:
         latest: the plan of the latest call.
@@ -166,14 +169,15 @@ class Kind:
         plain: bool,
         bare: bool,
         nonzeros: int = 0,
+        heads: int = 1,
     ) -> None:
         self.cell, self.names, self.reverse, self.eps, self.plain, self.bare = cell, names, reverse, eps, plain, bare
-        self.nonzeros = nonzeros
+        self.nonzeros, self.heads = nonzeros, heads
         self.latest: Plan | None = None
 
     def plan(self, save: bool, threads: int, dtype: torch.dtype, shapes: tuple[tuple[int, ...], ...]) -> Plan:
         """The plan for tensors of this dtype and these shapes."""
-        how = self.plain, save, self.reverse, self.eps, self.nonzeros, threads
+        how = self.plain, save, self.reverse, self.eps, self.nonzeros, self.heads, threads
         return plan(self.cell, self.names, shapes, dtype, *how)
 
 

@@ -45,7 +45,7 @@ def run(
     Args:
         seen_by_torch: run as an operator.
     """
-    W, b, U, b_recurrent, params, norm, nonzeros, _ = w
+    W, b, U, b_recurrent, params, norm, nonzeros, heads = w
     if b_recurrent is not None:
         raise ValueError(f"engine 'cpu': biases of cell {cell.name} must be the pair (bias_ih, bias_hh)")
     biases = b if isinstance(b, tuple) else () if b is None else (b,)
@@ -68,7 +68,7 @@ def run(
         return None
     plain = mask is None and reset is None and not (reverse and lengths is not None)
     bare = plain and lengths is None
-    kind = kind_of_call(cell, (x.shape, W.shape), given, reverse, eps, plain, bare, nonzeros)
+    kind = kind_of_call(cell, (x.shape, W.shape), given, reverse, eps, plain, bare, nonzeros, heads)
     if not torch.is_grad_enabled():  # `ctx.needs_input_grad` lists gradients that could be needed, not those that are
         out, ends, *_ = forward(kind, values, (mask, lengths, reset), save=False)
         return out, tuple(ends)
