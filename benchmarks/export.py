@@ -21,7 +21,8 @@ from _rows import append
 import longlag as ll
 from longlag.export import _c
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+TESTS = Path(__file__).resolve().parents[1] / "tests"
+sys.path += [str(TESTS), str(TESTS / "export")]
 SIZES = (16, 64, 256)
 
 
@@ -105,7 +106,7 @@ def speed() -> None:
 
 def learning(steps: int = 10_000) -> None:
     """The learning C code beside `Online`."""
-    from export.test_c import LEARNERS
+    from test_c import LEARNERS
 
     for name, make in LEARNERS.items():
         online = make()

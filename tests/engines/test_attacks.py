@@ -86,6 +86,8 @@ def test_weights_without_memory_are_refused():
     code = """
 def attempt(change):
     layer = ll.LSTM(3, 4)
+    for _ in range(3):  # what was examined once must be examined again
+        layer(torch.randn(5, 2, 3))
     change(layer)
     try:
         layer(torch.randn(5, 2, 3))
@@ -105,6 +107,57 @@ for change in (resized, view, part, zero):
     attempt(change)
 """
     assert in_a_process(code).split() == ["True"] * 4
+
+
+CHANGES = {
+    "x strided": lambda layer, x: torch.randn(5, 2, 6, dtype=x.dtype)[:, :, ::2],
+    "x negative": lambda layer, x: negative(x),
+    "U strided": lambda layer, x: change(layer.weight_hh_l0, torch.randn(16, 8, dtype=x.dtype)[:, ::2], x),
+    "U negative": lambda layer, x: change(layer.weight_hh_l0, negative(layer.weight_hh_l0), x),
+    "U in float32": lambda layer, x: change(layer.weight_hh_l0, layer.weight_hh_l0.detach().float(), x),
+    "U with fewer rows": lambda layer, x: change(layer.weight_hh_l0, layer.weight_hh_l0.detach()[:4], x),
+    "U on no device": lambda layer, x: change(layer.weight_hh_l0, torch.empty(16, 4, dtype=x.dtype, device="meta"), x),
+}
+
+
+def change(parameter, value, x):
+    """Give a parameter other data; returns x."""
+    try:
+        parameter.data = value
+    except RuntimeError:  # torch refuses this one for a parameter that exists
+        torch.utils.swap_tensors(parameter, torch.nn.Parameter(value))
+    return x
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_tensors_are_looked_at_in_every_call(name):
+    """A1, A3: also where many calls before had tensors like these."""
+    layer, x = ll.LSTM(3, 4, dtype=torch.float64), torch.randn(5, 2, 3, dtype=torch.float64)
+    for _ in range(4):
+        layer(x)[0].sum().backward()
+    after = CHANGES[name](layer, x)
+    if name in ("U in float32", "U with fewer rows", "U on no device"):
+        with pytest.raises(RuntimeError):
+            layer(after)
+        return
+    got = torch.autograd.grad(layer(after)[0].sum(), list(layer.parameters()))
+    layer.engine = "reference"
+    for a, b in zip(got, torch.autograd.grad(layer(after)[0].sum(), list(layer.parameters())), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", ["U strided", "U in float32", "U with fewer rows"])
+def test_weights_are_looked_at_in_every_backward_pass(name):
+    layer, x = ll.LSTM(3, 4, dtype=torch.float64), torch.randn(5, 2, 3, dtype=torch.float64)
+    for _ in range(4):
+        layer(x)[0].sum().backward()
+    y = layer(x)[0].sum()
+    CHANGES[name](layer, x)
+    if name == "U strided":
+        y.backward()
+    else:
+        with pytest.raises(RuntimeError, match="U of cell lstm was saved for the backward pass"):
+            y.backward()
 
 
 def test_tensors_with_operations_of_their_own_go_to_the_reference_engine():
@@ -172,13 +225,19 @@ def test_the_graph_holds_nothing_after_backward(name):
             self.tensor = tensor
             boxes.append((weakref.ref(self), tensor.numel()))
 
+    def large():  # tensors that Python holds somewhere, an attribute of a node of the graph for one
+        return [v.shape for v in gc.get_objects() if type(v) is torch.Tensor and v.numel() >= 50 * 2 * 4]
+
     boxes, layer = [], LAYERS[name]()
+    layer(torch.zeros(1, 1, 3, dtype=torch.float64))  # an engine may allocate memory for good
+    before = large()
     with torch.autograd.graph.saved_tensors_hooks(Box, lambda box: box.tensor):
         loss = layer(torch.randn(50, 2, 3, dtype=torch.float64))[0].sum()
     assert max(size for _, size in boxes) >= 50 * 2 * 4  # what the engine keeps is among them
     loss.backward()
     gc.collect()
     assert [ref for ref, _ in boxes if ref() is not None] == []
+    assert large() == before
 
 
 @pytest.mark.parametrize("name", ["lstm", "gru", "lstm97"])

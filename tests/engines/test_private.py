@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -82,6 +83,23 @@ def test_tensors_with_operations_of_their_own(monkeypatch):
     monkeypatch.delattr(torch._C, "_disabled_torch_dispatch_impl")
     with pytest.raises(RuntimeError, match=sentence("torch", "_C._disabled_torch_dispatch_impl")):
         _private.has_own_operations(torch.zeros(1).as_subclass(Wrapped))
+
+
+def test_a_test_of_torch_that_overlooks_a_difference(monkeypatch):
+    from torch._C._dynamo import guards
+
+    from longlag.engines.cpu.runtime import _private as runtime
+
+    tensors = torch.zeros(2), torch.zeros(2, 3)
+    assert runtime.likeness(tensors)(*tensors)
+    monkeypatch.setattr(guards, "TensorGuards", lambda *tensors, **_: SimpleNamespace(check=lambda *others: True))
+    runtime.check_likeness.cache_clear()
+    with pytest.raises(RuntimeError, match=sentence("torch", "_C._dynamo.guards.TensorGuards")):
+        runtime.likeness(tensors)
+    monkeypatch.delattr(guards, "TensorGuards")
+    with pytest.raises(RuntimeError, match=sentence("torch", "_C._dynamo.guards.TensorGuards")):
+        runtime.likeness(tensors)
+    runtime.check_likeness.cache_clear()
 
 
 SIGNATURE = types.void(types.CPointer(types.intp), types.intp)

@@ -4,12 +4,13 @@ import itertools
 
 import pytest
 import torch
-from contract import assert_same, problem, results
+from contract import assert_same, leaves_of, problem, results
 from helpers import error
 
 import longlag as ll
-from longlag import cells
+from longlag import cells, engines
 from longlag.cells import sigmoid, tanh
+from longlag.engines import Weights
 
 
 @ll.cell(gates=["f:x+v*p", "m:v*v*dt", "a:x+f*y*p+m*dt+w", "w:x"], states="v", params="p", inputs="dt")
@@ -75,3 +76,26 @@ def test_source_shows_what_u_reads():
     text = cells.gru_original.source("cpu")
     assert "def reads_1(" in text
     assert "def reads_back_1(" in text
+
+
+@pytest.mark.parametrize(("cell", "heads", "H"), [(cells.elman, 3, 24), (cells.gru, 2, 38), (products, 2, 16)], ids=str)
+def test_of_a_matrix_of_heads_the_blocks_are_read(cell, heads, H):
+    """Values off the blocks change nothing on the CPU engine; the reference gets zeros there."""
+    for mask, B in ((False, 5), (True, 3), (False, 1)):
+        how = {"norm": False, "ragged": mask, "reset": mask, "mask": mask}
+        given, options, _ = problem(cell, torch.float64, T=40, B=B, inputs=3, H=H, **how)
+        size = H // heads
+        blocks = torch.block_diag(*[torch.ones(size, size)] * heads).repeat(len(cell.recurrent_gates), 1).bool()
+        gathered = []
+        for engine, elsewhere in (("cpu", 1e3), ("reference", 0.0)):
+            U = torch.where(blocks, given["U"].detach(), elsewhere).requires_grad_()
+            here = {**given, "U": U}
+            w = Weights(here["W"], here["b"], U, None, tuple(here["params"]), heads=heads)
+            called = {name: options[name] for name in ("mask", "lengths", "reset")}
+            y, ends = engines.run(engine, cell, here["x"], w, here["state"], **called, numbers=here["numbers"])
+            leaves = leaves_of(here, None)
+            *d, dU = torch.autograd.grad((y**2).sum() + sum(end.sum() for end in ends), [*leaves, U])
+            gathered.append(
+                [y, *ends, *(g for g, leaf in zip(d, leaves) if leaf is not U), torch.where(blocks, dU, 0.0)]
+            )
+        assert_same(gathered[0], gathered[1], torch.float64)

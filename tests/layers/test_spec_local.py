@@ -191,6 +191,11 @@ def test_forgetting_is_kept_whatever_training_does(kind, name, limit):
         assert tau.min() >= 1 - 1e-9
         assert 300 < tau.max() <= 1000 + 1e-6
         assert 0.3 < (tau < 1000**0.5).double().mean() < 0.7  # log-uniform
+    with pytest.raises(AttributeError, match=rf"{name} is computed from parametrizations\.{name}\.original; to set it"):
+        layer.get_parameter(name)
+    before = getattr(layer, name).detach()
+    setattr(layer, name, before / 2)
+    same(getattr(layer, name), before / 2)
     with torch.no_grad():
         layer.get_parameter(f"parametrizations.{name}.original").add_(1e3)
     same(getattr(layer, name), torch.full((50,), 0.999 * limit, dtype=torch.float64))

@@ -81,14 +81,8 @@ def test_rules_and_flow_follow(cell):
     same(J[0], torch.autograd.functional.jacobian(step, states[2, :1]).squeeze(0).squeeze(1), tolerance=1e-11)
 
 
-def test_the_fused_engine_says_what_it_cannot():
-    layer, x = make(gru_2014), randn(7, 4, 3)
-    assert (
-        layer.engine_for(x) == "reference: U of the cell gru_2014 reads more than the outputs before, y, y*sigmoid(r)"
-    )
-    layer.engine = "cpu"
-    with pytest.raises(ValueError, match=r"^engine 'cpu' cannot serve this call: U of the cell gru_2014 reads more"):
-        layer(x)
+def test_the_fused_engine_serves_them():
+    assert make(gru_2014).engine_for(randn(7, 4, 3)).startswith("cpu: ")
 
 
 STRUCTURES = {

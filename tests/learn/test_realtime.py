@@ -144,6 +144,17 @@ def test_symbols_gates_of_blocks_and_gates_without_bias(options):
     same(found[0], found[1], "outputs and weights", 1e-9)
 
 
+def test_a_symbol_may_be_all_that_units_read():
+    """No weight of another unit or symbol matters, though it be infinite and lie behind these."""
+    net = ll.LSTM97(3, 0, output_size=9, input_to_output=True, bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        net.get_parameter("weight_out")[8, 0] = torch.inf
+    learner = Online(net, None, squared_error, TruncatedRTRL(), torch.optim.SGD(net.parameters(), 0.1))
+    learner.plan("cpu")
+    symbols = torch.tensor([1, 2, 1])
+    same(learner.predict(symbols), torch.sigmoid(net.get_parameter("weight_out").t()[symbols]), "outputs", 1e-12)
+
+
 @pytest.mark.parametrize("road", ["cpu", "python"])
 def test_predict_changes_nothing(road):
     ours, other = learners("lstm", TruncatedRTRL())

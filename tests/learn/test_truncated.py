@@ -117,17 +117,21 @@ def test_lstm97_without_output_units_returns_hidden_units_and_cells():
     same(onto, {name: outer[name] for name in inner}, "gradient of", TOLERANCE)
 
 
-def cut_recurrent(layer, c):
-    """The cell's own equations, U reading a detached y(t−1)."""
+def cut_recurrent(layer, c, own=False):
+    """The cell's own equations, U reading a detached y(t−1); ``own``: but for a unit's weight from itself."""
     cell, H = layer.cell, layer.hidden_size
     state, outputs = dict(zip(cell.fed_back, (part[0] for part in parts(c.state)))), []
     for t, x_t in enumerate(c.x):
         before = {k: torch.where(c.reset[t, :, None], 0.0, v) for k, v in state.items()}
         net = dict.fromkeys(cell.gates, 0)
         bias = (layer.bias_ih_l0, layer.bias_hh_l0) if layer.bias else (0, 0)
+        heard = before["y"].detach() @ layer.weight_hh_l0.t()
+        if own:
+            through = layer.weight_hh_l0.detach().view(-1, H, H).diagonal(dim1=1, dim2=2).flatten()
+            heard = heard + (before["y"] - before["y"].detach()).repeat(1, len(through) // H) * through
         for gates, product_ in (
             (cell.input_gates, x_t @ layer.weight_ih_l0.t() + bias[0]),
-            (cell.recurrent_gates, before["y"].detach() @ layer.weight_hh_l0.t() + bias[1]),
+            (cell.recurrent_gates, heard + bias[1]),
         ):
             for gate, value in zip(gates, product_.split(H, -1)):
                 net[gate] = net[gate] + value

@@ -116,6 +116,16 @@ class CellWeights(Stack):
         if s.reset is not None and self.learns_initial_state:
             raise ValueError(f"{self.class_name}: reset starts from zeros; it needs learn_initial_state=False")
 
+    def get_parameter(self, target: str) -> nn.Parameter:
+        """As in torch; for a value that is computed from a parameter, the error names that parameter."""
+        if parametrize.is_parametrized(self, target):
+            trained = [path for path, _ in self.named_parameters() if path.startswith(f"parametrizations.{target}.")]
+            raise AttributeError(
+                f"{self.class_name}: {target} is computed from {', '.join(trained)}; to set it, assign to the "
+                f"attribute {target}: what is written into its value is lost"
+            )
+        return super().get_parameter(target)
+
     @property
     def any_weight(self) -> Tensor:
         weight = self._parameters.get("weight_ih_l0")
@@ -124,4 +134,4 @@ class CellWeights(Stack):
     def _values(self, names: Sequence[str | None]) -> list[Any]:
         """Weights. The dictionary of parameters is faster; parametrised or pruned weights are attributes."""
         own = self._parameters
-        return [own[n] if n in own else None if n is None else getattr(self, n) for n in names]
+        return [None if n is None else own[n] if n in own else getattr(self, n) for n in names]

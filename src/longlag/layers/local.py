@@ -95,8 +95,8 @@ class LocalFeedback(Recurrent):
         feedback: ``"net"``, ``"activation"`` or ``"static"``.
         constrain: ``"forget"`` keeps |u| < 1 and |v| < 2 by u = (1−η) tanh û, v = 2 (1−η) tanh v̂: the influence
             of an input then provably fades, and no learning step can make the units diverge. The trained parameters
-            are û and v̂ (``parametrizations.u_l0.original``). None: the paper's free range; the trained parameters
-            are u and v (``u_l0``).
+            are û and v̂ (``parametrizations.u_l0.original``); ``layer.u_l0 = value`` sets u, a write into
+            ``layer.u_l0`` is lost. None: the paper's free range; the trained parameters are u and v (``u_l0``).
         time_constant: initial time constants τ are drawn log-uniformly from 1 to this many steps:
             u = e^(−1/τ), v = 2 e^(−1/τ). The rest as in `Recurrent`.
 

@@ -167,7 +167,7 @@ class Recurrent(CellSteps):
     def _run(
         self, k: int, x: Tensor, state: tuple[Tensor, ...] | None, sequences: validation.Sequences, mask: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        R = self._values(self._names[k][-1:])[0]
+        R = self._values(self._names[k][-1:])[0] if self.proj_size else None
         if R is not None and state:  # outputs whose projection is the given one
             state = (state[0] @ engines.right_inverse(R).t(), *state[1:])
         y, ends = engines.run(

@@ -6,7 +6,8 @@ import ctypes
 import math
 import time
 from array import array
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -29,7 +30,7 @@ class Compiled(Memory):
     def __init__(self, learner: Online) -> None:
         super().__init__(learner)
         self._predicting: Stream | None = None
-        self._slice, self._done = 64, 0  # steps of a slice; steps of the present chunk that are done
+        self._slice = 64  # steps
         self._flags, self._losses = array("B", [0]), array("d", [0.0])  # of a single step
 
     def chunk(self, steps: Steps) -> tuple[Tensor, tuple[str, int] | None]:
@@ -50,14 +51,11 @@ class Compiled(Memory):
         kept, losses = torch.empty(rows, B, O, dtype=dtype), torch.full((T,), math.nan, dtype=torch.float64)
         mask = None if mask is None else mask.to(dtype).contiguous()
         active, reset = (None if m is None else m.contiguous() for m in (steps.active, steps.reset))
-        self._counters(stream, out=False)
         learner.losses = losses
-        try:
-            self.run(stream, Chunk(steps.x.contiguous(), flags, kept, losses, targets, mask, active, reset))
-        finally:  # Ctrl-C ends a chunk between two steps
-            learner.steps += self._done
-            self._counters(stream, out=True)
-        status, step = stream.table[words.status], stream.table[words.failed_step]
+        chunk = Chunk(steps.x.contiguous(), flags, kept, losses, targets, mask, active, reset)  # lives until the end
+        stream.start(chunk)
+        self._with_weights(stream, self._in_slices, stream, T)
+        status, step = stream.table[words.status], stream.table[words.done]
         if status == words.DONE:
             return kept, None
         text, kept = self._failure(stream, float(losses[step])), kept[: stream.table[words.kept_used]]
@@ -85,36 +83,34 @@ class Compiled(Memory):
         table[words.status], table[words.x], table[words.kept] = words.DONE, x.data_ptr(), kept.data_ptr()
         table[words.targets] = 0 if target is None else target.data_ptr()
         table[words.flags], table[words.losses] = self._flags.buffer_info()[0], self._losses.buffer_info()[0]
-        self._counters(stream, out=False)
-        jobs, updates = self.weight_jobs(stream), learner.updates
-        stream.transfer_all(jobs, out=False)
-        self.moments.read(stream)
-        status = stream.run(0, 1)
-        if table[words.updates] != updates:
-            stream.transfer_all(jobs, out=True)
-            self.moments.write(stream)
-        learner.steps += status == words.DONE
-        self._counters(stream, out=True)
-        if status != words.DONE:
+        self._with_weights(stream, stream.run, 0, 1)
+        if table[words.status] != words.DONE:
             text = self._failure(stream, self._losses[0])
-            if status == words.BAD_LOSS:
+            if table[words.status] == words.BAD_LOSS:
                 self._without_target(stream, self._flags.buffer_info()[0], 0)
             raise ValueError(text)
         return kept
 
     def update(self) -> None:
         """Let the optimiser use the gradients since the last update."""
-        learner, stream = self.learner, self.stream
-        assert stream is not None
+        assert self.stream is not None
+        self._with_weights(self.stream, self.stream.run, 0, 0)
+
+    def _with_weights(self, stream: Stream, run: Callable[..., Any], *arguments: Any) -> None:
+        """Run steps with torch's weights, and hand back what changed. Ctrl-C is raised after a kernel has returned."""
+        jobs, updates = self.weight_jobs(stream), self.learner.updates
         self._counters(stream, out=False)
-        jobs = self.weight_jobs(stream)
         stream.transfer_all(jobs, out=False)
         self.moments.read(stream)
-        stream.run(0, 0)
-        if stream.table[words.updates] != learner.updates:
-            stream.transfer_all(jobs, out=True)
-            self.moments.write(stream)
-        self._counters(stream, out=True)
+        try:
+            run(*arguments)
+        finally:
+            self.ahead = True
+            if stream.table[words.updates] != updates:
+                stream.transfer_all(jobs, out=True)
+                self.moments.write(stream)
+            self.learner.steps += stream.table[words.done]
+            self._counters(stream, out=True)
 
     def _without_target(self, stream: Stream, flags: int, step: int) -> None:
         """After a loss that is not finite the stream goes on as if the step had had no target."""
@@ -141,7 +137,7 @@ class Compiled(Memory):
         if not out:
             table[words.updates], table[words.skipped] = learner.updates, learner.skipped
             table[words.scored], table[words.skipped_in_a_row] = learner._scored, learner._skipped_in_a_row
-            table[words.warn] = 0
+            table[words.done] = table[words.warn] = 0
             found = (learner.gradient_norm, learner.clip or 0.0, learner.loss_now, learner.running_loss, HORIZON)
             numbers[:] = array("d", found)
             return
@@ -159,33 +155,17 @@ class Compiled(Memory):
             return diverged(learner.layer, self.part_not_finite(stream), learner.steps)
         return f"Online: the loss at step {learner.steps} is {loss}; no parameter was changed"
 
-    def run(self, stream: Stream, chunk: Chunk) -> None:
-        """Run a chunk. The stream's table says at which step it ended and why, if not at the last."""
-        weights = self.weight_jobs(stream)
-        stream.transfer_all(weights, out=False)
-        self.moments.read(stream)
-        updates = stream.table[words.updates]
-        stream.start(chunk)
-        try:
-            self._in_slices(stream, len(chunk.flags))
-        finally:
-            self.ahead = True
-            stream.transfer_all(weights, out=True)
-            if stream.table[words.updates] != updates:
-                self.moments.write(stream)
-
     def _in_slices(self, stream: Stream, steps: int) -> None:
-        """Run the chunk a slice at a time, so that Ctrl-C is heard."""
-        self._done = 0
-        while self._done < steps:
-            last, begun = min(steps, self._done + self._slice), time.perf_counter()
-            if stream.run(self._done, last) != words.DONE:
-                self._done = stream.table[words.failed_step]
+        """Run the chunk a slice at a time, so that Ctrl-C is heard. It is raised after a slice, not within."""
+        done = 0
+        while done < steps:
+            last, begun = min(steps, done + self._slice), time.perf_counter()
+            if stream.run(done, last) != words.DONE:
                 return
-            if last - self._done == self._slice:
+            if last - done == self._slice:
                 spent = time.perf_counter() - begun
                 self._slice = max(16, min(2 * self._slice, int(self._slice * SLICE / max(spent, 1e-6))))
-            self._done = last
+            done = last
 
     def predict(self, steps: Steps) -> Tensor:
         """The outputs of the `scored` steps with frozen weights, from the initial state; NaN from where they fail."""
@@ -203,6 +183,7 @@ class Compiled(Memory):
         kept = torch.full((rows, B, stream.layout.outputs), math.nan, dtype=self.learner.layer.dtype)
         losses = torch.empty(T, dtype=torch.float64)
         stream.transfer_all(self.weight_jobs(stream), out=False)
-        stream.start(Chunk(steps.x.contiguous(), flags, kept, losses, reset=reset))
+        chunk = Chunk(steps.x.contiguous(), flags, kept, losses, reset=reset)  # lives until the end
+        stream.start(chunk)
         self._in_slices(stream, T)
         return kept

@@ -21,6 +21,24 @@ KINDS: dict[type, int] = {
 }
 
 
+class _Group:
+    """A group of torch's parameters with the same options.
+
+    Attributes:
+        weights: (parameter, places).
+        given, numbers: its options, for torch and for the engine; names: of its moments in use.
+        words: of the transfers between its moments, which lie at these places, and the stream's memory.
+    """
+
+    def __init__(self, weights: list[tuple[Tensor, Tensor]]) -> None:
+        self.weights = weights
+        self.given: list[Any] | None = None
+        self.numbers: list[float] = []
+        self.names: dict[int, str] = {}
+        self.places: list[int] = []
+        self.words = array("q")
+
+
 class Moments:
     """An optimiser's numbers, between torch's state and a stream's memory.
 
@@ -30,50 +48,53 @@ class Moments:
 
     def __init__(self, optimizer: torch.optim.Optimizer, weights: Sequence[tuple[Tensor, Tensor, int]]) -> None:
         self.optimizer, self.kind = optimizer, KINDS[type(optimizer)]
-        count = len(optimizer.param_groups)
-        self.weights = [[(p, places) for p, places, g in weights if g == k] for k in range(count)]
-        self._rows: list[tuple[list[Any], list[float]]] = [
-            ([], []) for _ in range(count)
-        ]  # hyperparameters, as numbers
+        groups = range(len(optimizer.param_groups))
+        self.groups = [_Group([(p, places) for p, places, g in weights if g == k]) for k in groups]
 
     def read(self, stream: Stream) -> None:
         """Hyperparameters and moments into the stream's memory."""
-        for k, (group, mine) in enumerate(zip(self.optimizer.param_groups, self.weights)):
-            given = [value for name, value in group.items() if name != "params"]
-            row = self._rows[k][1]
-            if any(isinstance(value, Tensor) for value in given) or self._rows[k][0] != given:
-                row = self._numbers(group)
-                self._rows[k] = (given, row)
-            names = self._names(group)
-            if names:
-                steps = {self._steps(p) for p, _ in mine}
+        for k, (options, group) in enumerate(zip(self.optimizer.param_groups, self.groups)):
+            given = [value for name, value in options.items() if name != "params"]
+            if group.given != given or any(isinstance(value, Tensor) for value in given):
+                group.given, group.numbers, group.names = given, self._numbers(options), self._names(options)
+            if group.names:
+                steps = {self._steps(p) for p, _ in group.weights}
                 if len(steps) > 1:
                     raise Unsupported("the optimiser has not updated all parameters equally often")
-                row[hyper.steps] = steps.pop() if steps else 0
-            stream.hyper[k * hyper.COUNT : (k + 1) * hyper.COUNT] = array("d", row)
-            if names and row[hyper.steps] == 0:
+                group.numbers[hyper.steps] = steps.pop() if steps else 0
+            stream.hyper[k * hyper.COUNT : (k + 1) * hyper.COUNT] = array("d", group.numbers)
+            if group.names and group.numbers[hyper.steps] == 0:
                 stream.moments[k].zero_()
-            elif names:
-                stream.transfer(self._jobs(stream, k, names, mine), out=False)
+            elif group.names:
+                stream.transfer_all(self._jobs(stream, k), out=False)
 
     def write(self, stream: Stream) -> None:
         """Moments back into torch's state, which is created as torch would."""
         number = torch.float64 if torch.get_default_dtype() == torch.float64 else torch.float32
-        for k, (group, mine) in enumerate(zip(self.optimizer.param_groups, self.weights)):
-            names, steps = self._names(group), stream.hyper[k * hyper.COUNT + hyper.steps]
-            for p, _ in mine if names else ():
+        for k, group in enumerate(self.groups):
+            steps = stream.hyper[k * hyper.COUNT + hyper.steps]
+            for p, _ in group.weights if group.names else ():
                 state = self.optimizer.state[p]
-                for name in names.values():
+                for name in group.names.values():
                     if state.get(name) is None:
                         state[name] = torch.zeros_like(p)
                 if self.kind != hyper.SGD:
                     state["step"] = state["step"].fill_(steps) if "step" in state else torch.tensor(steps, dtype=number)
-            if names:
-                stream.transfer(self._jobs(stream, k, names, mine), out=True)
+            if group.names:
+                stream.transfer_all(self._jobs(stream, k), out=True)
 
-    def _jobs(self, stream: Stream, k: int, names: dict[int, str], mine: list[tuple[Tensor, Tensor]]) -> list[Any]:
-        state = self.optimizer.state
-        return [stream.moment_job(k, m, state[p][name], places) for p, places in mine for m, name in names.items()]
+    def _jobs(self, stream: Stream, k: int) -> array:
+        """The transfers of a group's moments, made anew where one has moved."""
+        group, states = self.groups[k], self.optimizer.state
+        found = [(states[p], p, at) for p, at in group.weights]
+        places = [state[name].data_ptr() for state, _, _ in found for name in group.names.values()]
+        places.append(stream.moments.data_ptr())
+        if places != group.places:
+            jobs = [
+                stream.moment_job(k, m, state[name], at) for state, _, at in found for m, name in group.names.items()
+            ]
+            group.places, group.words = places, array("q", [word for job in jobs for word in job])
+        return group.words
 
     def _names(self, group: dict[str, Any]) -> dict[int, str]:
         """The moments in use: number in the memory -> name in torch's state."""

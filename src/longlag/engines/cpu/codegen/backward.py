@@ -155,7 +155,7 @@ def backward(cell: Structure, units: Any, number: Any, reads_back: Sequence[Any]
 
     @njit(**INLINE)
     def pack_y(v, table):
-        call(table[at.pack_U], (v.PU, table[at.U], Gy * v.H, v.H, 0))
+        call(table[at.pack_U], (v.PU, table[at.U], Gy * v.H, v.H, v.of_U))
 
     @njit(**INLINE)
     def multiply_by_U(v, table, errors, d_y):
@@ -166,7 +166,7 @@ def backward(cell: Structure, units: Any, number: Any, reads_back: Sequence[Any]
             call(multiply, (errors, G, rows, G, v.PU, address(d_y, v.first * v.H), v.H, add | v.lone, v.edge))
         else:
             through = row(v.scratch, product_row * v.H)
-            call(multiply, (errors, G, rows, G, v.PU, address(through, 0), v.H, 0, v.edge))
+            call(multiply, (errors, G, rows, G, v.PU, address(through, 0), v.H, v.of_U, v.edge))
             for b in range(v.first, v.last):
                 for j in range(v.H):
                     value = through[(b - v.first) * v.H + j] * v.mask[b * v.H + j]
@@ -204,7 +204,7 @@ def backward(cell: Structure, units: Any, number: Any, reads_back: Sequence[Any]
         elif v.reverse:
             early, split, late = later, steps - v.B, early
         sums = table[at.dbias_hh] if separate else 0
-        arrays = (errors, G, steps, early, split, late, v.H, table[at.dU], sums, 0)
+        arrays = (errors, G, steps, early, split, late, v.H, table[at.dU], sums, table[at.heads])
         call(table[at.outer_U], arrays + (table[at.memory] + table[at.outer_scratch], first, last, thread))
         if sums != 0 and v.y_0_stride == 0 and not v.source_given:  # the omitted step still contributes to the bias
             d_bias, skipped = pointer(sums, number), (v.T - 1) * v.B if v.reverse else 0

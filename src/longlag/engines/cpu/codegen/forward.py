@@ -85,7 +85,7 @@ def forward(cell: Structure, units: Any, number: Any, reads: Sequence[Any] = ())
 
     @njit(**INLINE)
     def pack_y(v, table):
-        call(table[at.pack_U], (v.PU, table[at.U], Gy * v.H, v.H, 1))
+        call(table[at.pack_U], (v.PU, table[at.U], Gy * v.H, v.H, 1 | v.of_U))
 
     @njit(**INLINE)
     def multiply_by_y(v, table, n, t, before, t_a, t_rec):

@@ -49,7 +49,7 @@ def pack_for(cell: Structure, number: Any, transposed: bool) -> Any:
         @njit(**INLINE)
         def pack(v, table):
             U = table[at.U] + first * v.H * v.H * size
-            call(table[at.pack_U], (table[at.memory] + table[word], U, count * v.H, v.H, flag))
+            call(table[at.pack_U], (table[at.memory] + table[word], U, count * v.H, v.H, flag | v.of_U))
 
         return pack
 
@@ -205,7 +205,7 @@ def sums_for(cell: Structure, number: Any) -> Any:
             dU, bias = table[at.dU] + start * v.H * v.H * size, table[at.dbias_hh]
             if bias != 0:
                 bias += start * v.H * size
-            arrays = errors, G, steps, read, steps, 0, v.H, dU, bias, 0
+            arrays = errors, G, steps, read, steps, 0, v.H, dU, bias, table[at.heads]
             call(table[at.outer_U], arrays + (table[at.memory] + table[at.outer_scratch], low, high, thread))
 
         return sums

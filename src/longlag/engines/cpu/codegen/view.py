@@ -29,6 +29,7 @@ from longlag.engines.cpu.codegen.pointers import (
     strides_of,
 )
 from longlag.engines.cpu.codegen.structure import Structure
+from longlag.engines.cpu.simd.job import HEADS
 
 
 class View(NamedTuple):
@@ -47,7 +48,8 @@ class View(NamedTuple):
     PW: Any  # packed matrices
     PU: Any
     edge: Any  # scratch memory of products
-    lone: Any  # flag for products: a batch of one row is summed in a faster order
+    lone: Any  # options of products with U: a batch of one row is summed in a faster order; heads
+    of_U: Any  # the same without the first
     x: Any
     out: Any
     a: Any
@@ -90,11 +92,12 @@ def open_table(cell: Structure, number: Any) -> Any:
         y_0 = pointer(table[at.y_0], number) if table[at.y_0] != 0 else scratch
         y_0_stride = H if table[at.y_0] != 0 else 0
         lone, initial = 2 if table[at.B] == 1 else 0, of_states(table, initial_word, 0)
+        of_U = table[at.heads] << HEADS
         rec_steps = table[at.B] * (table[at.T] if table[at.save] != 0 else 1)
         return View(
             table[at.T], table[at.B], table[at.I], H, S, first, last, table[at.chunk], table[at.reverse] != 0,
             table[at.save] != 0, memory + table[at.PW], memory + table[at.PU],
-            address(scratch, (scratch_rows + last - first) * H), lone,
+            address(scratch, (scratch_rows + last - first) * H), lone | of_U, of_U,
             pointer(table[at.x], number), pointer(table[at.out], number), a, rec, rec_steps,
             pointer(kept + table[at.source], number), table[at.source] >= 0,
             pointer(table[at.mask], number), table[at.mask] != 0,

@@ -22,9 +22,10 @@ from typing import Any, NamedTuple
 (out, y_end, dx, dW, db, dbias_hh, dU, dGamma, dBeta, d_y_0) = range(44, 54)
 # sizes of LSTM-1997's blocks, see `lstm97`
 (hidden_units, blocks, cells_per_block, output_gates) = range(54, 58)
+heads = 58  # number of blocks on the diagonal of U for every gate, if only these are read; else 0
 
 COMMON = tuple(name for name, value in list(globals().items()) if isinstance(value, int))
-LAYOUT = COMMON[hidden_units:]
+LAYOUT = COMMON[hidden_units:heads]
 
 PACK, ROWS, SUM_W, SUM_U = 1, 2, 4, 8  # bits of ``stage``: which parts of a kernel run
 

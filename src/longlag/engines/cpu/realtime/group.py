@@ -36,13 +36,15 @@ def forward_for(plan: Any, k: int) -> Any:
         first = z.inputs if symbols else 0
         for c in range(gates * z.tiles):
             W = row(v.weights, z.W + c * z.D * lanes)
-            even, odd = load(W, first * lanes) * source[first], load(W, (z.D - 1) * lanes) * number(0)
+            even, odd = load(W, (z.D - 1) * lanes) * number(0), load(W, (z.D - 1) * lanes) * number(0)
+            if first < z.D:  # else the symbol is the only source, and behind W begin other weights
+                even = load(W, first * lanes) * source[first]
             if symbols and z.inputs > 0:
                 odd = load(W, v.symbol * lanes)
             for q in range(first + 1, z.D - 1, 2):
                 odd = odd + load(W, q * lanes) * source[q]
                 even = even + load(W, (q + 1) * lanes) * source[q + 1]
-            if (z.D - first) % 2 == 0:
+            if first < z.D and (z.D - first) % 2 == 0:
                 odd = odd + load(W, (z.D - 1) * lanes) * source[z.D - 1]
             store(values, c * lanes, even + odd)
         own_weights(table, v, values)

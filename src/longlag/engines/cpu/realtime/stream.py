@@ -148,7 +148,7 @@ class Stream:
         """Let the table point to a chunk."""
         table = self.table
         table[at.status] = at.DONE
-        table[at.targets_used] = table[at.kept_used] = 0
+        table[at.done] = table[at.targets_used] = table[at.kept_used] = 0
         for name in ("x", "targets", "mask", "active", "reset", "flags", "kept", "losses"):
             tensor = getattr(chunk, name)
             table[getattr(at, name)] = 0 if tensor is None else tensor.data_ptr()

@@ -43,11 +43,14 @@ def over_dirty(piece: Any) -> Any:
             D, inputs, lanes = z[at.D], z[at.inputs], z[at.lanes]
             symbols = pointer(table[at.dirty], np.int64)
             symbols = symbols if z[at.traced] != 0 else row(symbols, 1 + 2 * table[at.I])
+            few = inputs > 0 and 4 * symbols[0] < inputs  # else all symbols are one stretch with the other sources
             for c in range(z[at.columns]):
-                start = z[at.W] + c * D * lanes
-                for i in range(symbols[0] if inputs > 0 else 0):
-                    value = piece(table, start + symbols[1 + i] * lanes, lanes, k, value)
-                value = piece(table, start + inputs * lanes, (D - inputs) * lanes, k, value)
+                start, whole = z[at.W] + c * D * lanes, D * lanes
+                if few:
+                    for i in range(symbols[0]):
+                        value = piece(table, start + symbols[1 + i] * lanes, lanes, k, value)
+                    start, whole = start + inputs * lanes, (D - inputs) * lanes
+                value = piece(table, start, whole, k, value)
             value = piece(table, z[at.P], z[at.params], k, value)
         return value
 
@@ -146,23 +149,37 @@ def update_for(number: Any) -> Any:
 
     @njit(**INLINE)
     def add_squares(table, start, count, k, norm):
-        G, mask = pointer(table[at.gradient], number), row(pointer(table[at.masks], number), k * table[at.N])
-        for i in range(start, start + count):
-            norm += mask[i] * G[i] * G[i] if mask[i] > 0 else 0.0
-        return norm
+        G = row(pointer(table[at.gradient], number), start)
+        mask = row(pointer(table[at.masks], number), k * table[at.N] + start)
+        whole, found = count // lanes * lanes, 0.0
+        if whole > 0:
+            squares = load(mask, 0) * number(0)  # gradients of lanes without units may be NaN
+            for i in range(0, whole, lanes):
+                m, g = load(mask, i), load(G, i)
+                squares = squares + where_positive(m, m * g * g)
+            found = total(squares)
+        for i in range(whole, count):
+            found += mask[i] * G[i] * G[i] if mask[i] > 0 else 0.0
+        return norm + found  # a sum of its own: sums of several stretches are formed at once
 
     @njit(**INLINE)
     def descend(table, start, count, k, rate):
-        W, G = pointer(table[at.weights], number), pointer(table[at.gradient], number)
-        mask = row(pointer(table[at.masks], number), k * table[at.N])
-        for i in range(start, start + count):
+        W, G = row(pointer(table[at.weights], number), start), row(pointer(table[at.gradient], number), start)
+        mask = row(pointer(table[at.masks], number), k * table[at.N] + start)
+        whole = count // lanes * lanes
+        for i in range(0, whole, lanes):
+            store(W, i, load(W, i) - where_positive(load(mask, i), load(G, i) * number(rate)))
+        for i in range(whole, count):
             W[i] -= number(rate) * G[i] if mask[i] > 0 else number(0)
         return rate
 
     @njit(**INLINE)
     def clear(table, start, count, k, nothing):
-        G = pointer(table[at.gradient], number)
-        for i in range(start, start + count):
+        G = row(pointer(table[at.gradient], number), start)
+        whole = count // lanes * lanes
+        for i in range(0, whole, lanes):
+            store(G, i, number(0))
+        for i in range(whole, count):
             G[i] = number(0)
         return nothing
 

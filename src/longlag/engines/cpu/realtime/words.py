@@ -5,8 +5,8 @@ The constants are indices into the table. T steps of B samples; I inputs, O outp
 
 from typing import NamedTuple
 
-# what the kernel reports: a code of `STATUS`, and the step (and sample) it is about
-(status, failed_step, failed_sample) = range(3)
+# what the kernel reports: a code (`DONE`, …), the steps of the chunk that are done, and the sample that failed
+(status, done, failed_sample) = range(3)
 # sizes; number_bytes: bytes of a number
 (B, I, O, R, N, sample_size, symbol_words) = range(3, 10)
 # memory of the network: packed weights and the parallel arrays of the optimiser; the parameters as the equations read

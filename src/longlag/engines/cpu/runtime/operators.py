@@ -20,7 +20,7 @@ def _called(key: str, names: list[str], given: Sequence[Tensor], options: Sequen
         raise ShapeError(f"engine 'cpu': names must be x, W and others, one for each of {len(given)}, got {names}")
     reverse, eps, mask, lengths, reset = options
     plain = mask is None and reset is None and not (reverse and lengths is not None)
-    bare = plain and lengths is None and not eps
+    bare = plain and lengths is None
     return kind_of(_cell(key), tuple(names), reverse, eps, plain, bare), (mask, lengths, reset)
 
 
@@ -54,7 +54,7 @@ def backward(key: str, names: list[str], given: list[Tensor], *options_and_resul
     """``longlag::recurrent_backward``: the gradients of ``given``."""
     *options, out, kept, d_results = options_and_results
     kind, optional = _called(key, names, given, options)
-    plan = passes.planned(kind, given, optional, True)
+    plan, _ = passes.planned(kind, given, optional, True)
     wanted_shapes = [plan.forward.workspace.shape, *plan.forward.results]
     for k, shape in enumerate(wanted_shapes):
         got = d_results[k] if k < len(d_results) else None

@@ -7,7 +7,6 @@ were checked in the same call.
 
 from __future__ import annotations
 
-import struct
 from array import array
 from collections.abc import Sequence
 
@@ -16,25 +15,45 @@ from torch import Tensor
 
 from longlag.engines import _private
 from longlag.engines._arguments import DtypeError, ShapeError, resets_backwards
+from longlag.engines.cpu.runtime._private import likeness
 from longlag.engines.cpu.runtime.plan import Kind, Pass, Plan
 from longlag.engines.cpu.runtime.validation import Optional, check_memory, check_optional
 
 _PLAIN_TYPES = _private.PLAIN_TYPES
-_data_ptr, _is_contiguous = Tensor.data_ptr, Tensor.is_contiguous
-_shape, _dtype, _is_cpu, _nbytes = (getattr(Tensor, name).__get__ for name in ("shape", "dtype", "is_cpu", "nbytes"))
+_data_ptr = Tensor.data_ptr
 
 
-def planned(kind: Kind, given: Sequence[Tensor], optional: Optional, save: bool) -> Plan:
-    """The plan of a call, whose tensors have the right shapes, dtypes and device."""
-    plan = kind.plan(save, torch.get_num_threads(), *map(_dtype, given), *map(_shape, given))
-    if plan is None or not all(map(_is_cpu, given)):
-        dtype = given[0].dtype
-        name, odd = next((n, v) for n, v in zip(kind.names, given) if v.dtype is not dtype or not v.is_cpu)
-        got = f"{odd.dtype} on {odd.device}"
-        raise DtypeError(f"engine 'cpu': {name} of cell {kind.cell.name} must be {dtype} on cpu like x, got {got}")
+def planned(kind: Kind, given: Sequence[Tensor], optional: Optional, save: bool) -> tuple[Plan, Sequence[Tensor]]:
+    """The plan of a call, and the tensors given as kernels can read them: contiguous, with all their memory."""
+    plan = kind.latest
+    if plan is None or plan.save is not save or plan.threads != torch.get_num_threads() or not plan.alike(*given):
+        plan, given = _examined(kind, given, save)
+    for value, size in zip(given, plan.sizes):
+        if value.untyped_storage().nbytes() < size + value.storage_offset() * plan.number:
+            check_memory(value)
     if not kind.bare:
         check_optional(f"cell {kind.cell.name}", plan.forward.workspace.shape, plan.dtype, optional)
-    return plan
+    return plan, given
+
+
+def _examined(kind: Kind, given: Sequence[Tensor], save: bool) -> tuple[Plan, Sequence[Tensor]]:
+    """As `planned`, for tensors of which nothing is known; checks everything but their memory."""
+    dtype = given[0].dtype
+    for name, value in zip(kind.names, given):
+        if value.dtype is not dtype or not value.is_cpu:
+            got = f"{value.dtype} on {value.device}"
+            raise DtypeError(f"engine 'cpu': {name} of cell {kind.cell.name} must be {dtype} on cpu like x, got {got}")
+    plan = kind.plan(save, torch.get_num_threads(), dtype, tuple([value.shape for value in given]))
+    usual = all(type(value) in _PLAIN_TYPES and value.is_contiguous() and not value.is_neg() for value in given)
+    if usual and plan is kind.latest:  # twice in a row: the next call may be like these
+        plan.alike = likeness(given)
+    kind.latest = plan
+    return plan, given if usual else [_readable(value) for value in given]
+
+
+def _readable(value: Tensor) -> Tensor:
+    """A tensor whose memory holds its numbers in order."""
+    return value if value.is_contiguous() and not value.is_neg() else check_memory(value).resolve_neg().contiguous()
 
 
 def forward(
@@ -44,18 +63,14 @@ def forward(
 
     The addresses are those of ``given``, of that memory and of the outputs.
     """
-    plan, new = planned(kind, given, optional, save), given[0].new_empty
-    this = plan.forward
-    kept, out, ends = None, new(*this.workspace.shape), [new(*shape) for shape in this.results]
-    if not all(map(_is_contiguous, given)):
-        given = [value if value.is_contiguous() else check_memory(value).contiguous() for value in given]
-    addresses = list(map(_data_ptr, given))
-    for value, at, size in zip(given, addresses, plan.sizes):
-        if not at or value.untyped_storage().nbytes() < size + value.storage_offset() * plan.number:
-            check_memory(value)
-    if save:
-        kept = new(this.workspace.kept)
-    addresses += kept.data_ptr() if kept is not None else 0, out.data_ptr()
+    plan, given = planned(kind, given, optional, save)
+    this, new = plan.forward, given[0].new_empty
+    out, ends = new(*this.workspace.shape), [new(*shape) for shape in this.results]
+    kept = new(this.workspace.kept) if save else None
+    addresses = [*map(_data_ptr, given)]
+    if 0 in addresses:  # no numbers, or no memory
+        given = [check_memory(value) for value in given]
+    addresses += 0 if kept is None else kept.data_ptr(), out.data_ptr()
     _run(plan, this, kind, [*addresses, *map(_data_ptr, ends)], optional)
     return out, ends, kept, plan, addresses
 
@@ -76,10 +91,11 @@ def backward(
         addresses: of these tensors in the forward pass; a tensor that still is there is unchanged.
     """
     held = []
-    same = [*map(_data_ptr, saved)] == addresses and [*map(_nbytes, saved)] == plan.saved_bytes
-    if not same or {*map(_dtype, saved)} != {plan.dtype}:
+    if [*map(_data_ptr, saved)] != addresses or not plan.saved_alike(*saved):
         _check_saved(kind, saved, plan)  # hooks on saved tensors may bring back anything
-        addresses = [_address(value, held) for value in saved]
+        before, addresses = addresses, [_address(value, held) for value in saved]
+        if addresses == before:
+            plan.saved_alike = likeness(saved)
     if not kind.bare:
         check_optional(f"cell {kind.cell.name}", plan.forward.workspace.shape, plan.dtype, optional)
     this, new = plan.backward(needed), saved[0].new_empty
@@ -142,8 +158,6 @@ def _address(tensor: Tensor, held: list[Tensor]) -> int:
 
 def _fill_optional(table: array, places: dict[str, int], kind: Kind, optional: Optional, held: list[Tensor]) -> None:
     mask, lengths, reset = optional
-    if kind.eps:
-        table[places["eps"]] = struct.unpack("q", struct.pack("d", kind.eps))[0]
     if reset is not None and kind.reverse:
         reset = resets_backwards(reset, lengths)
     if lengths is not None:

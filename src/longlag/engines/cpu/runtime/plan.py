@@ -7,6 +7,7 @@ A plan holds the table with the sizes filled in and the index of every address.
 from __future__ import annotations
 
 import math
+import struct
 from array import array
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from longlag.engines.cpu.codegen.generate import SUM_U, SUM_W
+from longlag.engines.cpu.runtime._private import never
 from longlag.engines.cpu.runtime.per_cell import per_cell
 from longlag.engines.cpu.runtime.program import Workspace, program
 from longlag.engines.cpu.runtime.validation import check_shapes
@@ -67,8 +69,14 @@ class Plan:
         shapes, dtype: of those tensors.
         plain: whether U reads nothing but the outputs of the step before.
         save: whether there will be a backward pass.
+        eps: of the norm.
         nonzeros: entries of U that may be other than zero; 0: U is dense.
+        heads: blocks on the diagonal of U for every gate.
         threads: the largest number of threads.
+
+    Attributes:
+        alike: tells whether tensors need no examination, because they are like those of an earlier call.
+        saved_alike: the same for what a backward pass reads.
     """
 
     def __init__(
@@ -80,10 +88,14 @@ class Plan:
         plain: bool,
         save: bool,
         reverse: bool,
+        eps: float,
         nonzeros: int,
+        heads: int,
         threads: int,
     ) -> None:
-        self.dtype = dtype
+        self.dtype, self.save, self.threads = dtype, save, threads
+        self.alike: Callable[..., bool] = never
+        self.saved_alike: Callable[..., bool] = never
         self.program, self.names, self.shapes = program(cell, dtype, "gamma" in names), names, shapes
         sizes = dict(zip(names, shapes))
         x, rows = sizes["x"], sizes["W"][0]
@@ -93,13 +105,10 @@ class Plan:
         self.number = dtype.itemsize
         self.sizes = tuple(math.prod(shape) * self.number for shape in shapes)  # bytes of each tensor given
         self._sizes = (x[0], x[1], x[2]), rows, widths, plain
-        self._how = reverse, nonzeros, threads
+        self._how, self._eps = (reverse, nonzeros, heads, threads), eps
         self._backward: dict[tuple[bool, ...], Pass] = {}
         ends = {f"{s}_end": (1, x[1], n) for s, n in zip(cell.fed_back, widths)}
         self.forward = self._pass("forward", save, ends)
-        workspace = self.forward.workspace
-        own = (workspace.kept, math.prod(workspace.shape))
-        self.saved_bytes = [*self.sizes, *(count * self.number for count in own)]  # of what backward passes read
         self.errors = [self.program.places["backward"][n] for n in ("dOut", *(f"d_{s}_end" for s in cell.fed_back))]
 
     def backward(self, needed: tuple[bool, ...]) -> Pass:
@@ -130,6 +139,7 @@ class Plan:
         spare = len(workspace.table)
         found = [places.get(name, spare) for name in (*self.names, "kept", "out", *results)]
         run, table = self.program.runner(part, workspace), workspace.table + array("q", [0])
+        table[places["eps"]] = struct.unpack("q", struct.pack("d", self._eps))[0]
         return Pass(part, run, workspace, table, tuple(found), tuple(results.values()))
 
 
@@ -142,8 +152,12 @@ class Kind:
     Args:
         names: of the tensors that may need gradients, as in the kernels' tables.
         plain: whether U reads nothing but the outputs of the step before.
-        bare: whether there is no mask, no lengths, no reset and no eps.
+        bare: whether there is no mask, no lengths and no reset.
         nonzeros: entries of U that may be other than zero; 0: U is dense.
+        heads: blocks on the diagonal of U for every gate.
+
+    Attributes:
+        latest: the plan of the latest call.
     """
 
     def __init__(
@@ -155,32 +169,44 @@ class Kind:
         plain: bool,
         bare: bool,
         nonzeros: int = 0,
+        heads: int = 1,
     ) -> None:
         self.cell, self.names, self.reverse, self.eps, self.plain, self.bare = cell, names, reverse, eps, plain, bare
-        self.nonzeros = nonzeros
-        self._latest: tuple[Any, Plan] | None = None
+        self.nonzeros, self.heads = nonzeros, heads
+        self.latest: Plan | None = None
 
-    def plan(self, *request: Any) -> Plan | None:
-        """The plan for (save, threads, *dtypes, *shapes) of the tensors; None if they have more than one dtype.
+    def plan(self, save: bool, threads: int, dtype: torch.dtype, shapes: tuple[tuple[int, ...], ...]) -> Plan:
+        """The plan for tensors of this dtype and these shapes."""
+        how = self.plain, save, self.reverse, self.eps, self.nonzeros, self.heads, threads
+        return plan(self.cell, self.names, shapes, dtype, *how)
 
-        The latest plan is found without hashing its shapes.
-        """
-        latest = self._latest
-        if latest is None or latest[0] != request:
-            save, threads, *dtypes_and_shapes = request
-            dtypes, shapes = dtypes_and_shapes[: len(self.names)], tuple(dtypes_and_shapes[len(self.names) :])
-            if len(set(dtypes)) > 1:
-                return None
-            how = self.plain, save, self.reverse, self.nonzeros, threads
-            found = plan(self.cell, self.names, shapes, dtypes[0], *how)
-            latest = self._latest = request, found
-        return latest[1]
+
+def names_of(
+    cell: Any, biases: int, recurrent: bool, initial: tuple[bool, ...], params: int, numbers: int, norm: bool
+) -> tuple[str, ...]:
+    """The names in the kernels' tables of the tensors given, in order.
+
+    Args:
+        biases: how many of b_x and bias_hh there are.
+        recurrent: whether there is U.
+        initial: for parts of the initial state, whether they are given; ().
+        params, numbers: how many there are.
+    """
+    names = ["x", "W", *("b_x", "bias_hh")[:biases], *["U"] * recurrent]
+    names += [f"{s}_0" for s, given in zip(cell.fed_back, initial) if given]
+    names += [f"{p}_all" for p in cell.params[:params]] + [f"{m}_t" for m in cell.per_step[:numbers]]
+    return (*names, *["gamma", "beta"] * norm)
+
+
+def _kind(cell: Any, sizes: Any, given: tuple[Any, ...], *options: Any) -> Kind:
+    return Kind(cell, names_of(cell, *given), *options)  # one for every size: each has its own latest plan
 
 
 kind_of = per_cell(Kind, maxsize=64)
+kind_of_call = per_cell(_kind, maxsize=1024)  # the same, by shapes of x and W and the arguments of `names_of`
 
 
 def forget() -> None:
     """Clear all plans."""
-    plan.cache_clear()
-    kind_of.cache_clear()
+    for cache in (plan, kind_of, kind_of_call):
+        cache.cache_clear()

@@ -165,6 +165,7 @@ class Program:
         save: bool,
         reverse: bool,
         nonzeros: int,
+        heads: int,
         most_threads: int,
     ) -> Workspace:
         """The workspace of a call on x (T, B, I) with W (rows, I).
@@ -174,6 +175,7 @@ class Program:
             plain: whether U reads nothing but the outputs of the step before.
             save: whether there will be a backward pass.
             nonzeros: entries of U that may be other than zero; 0: U is dense.
+            heads: blocks on the diagonal of U for every gate.
             most_threads: the largest number of threads.
         """
         T, B, I = x
@@ -191,12 +193,18 @@ class Program:
         entries = self.recurrent_gates * H * H
         if unpacked or formed or not 0 < nonzeros * B < MOST_NONZEROS * entries:
             nonzeros = 0
-        if B == 1 and self.cell.dense and not unpacked and not formed:
+        if unpacked or heads == 1 or H // heads * number < machine.VECTOR_BYTES:  # products of less than a vector
+            heads = 0
+        if B == 1 and self.cell.dense and not (unpacked or formed or heads):
             sharing = max(1, min(most_threads, (nonzeros or entries) // SHARED_PRODUCT))
         memory = {f"P{m}": 2 if unpacked else self.packed(*shape, part == "forward") for m, shape in shapes.items()}
+        if heads:
+            memory["PU"] = self.packed_heads(self.recurrent_gates, heads, H // heads)
         if formed:
             del memory["PU"]
-            memory |= {f"PU_{k}": 2 if unpacked else self.packed(n * H, H, part == "forward") for k, n in self.runs}
+            for k, n in self.runs:
+                size = self.packed_heads(n, heads, H // heads) if heads else self.packed(n * H, H, part == "forward")
+                memory[f"PU_{k}"] = 2 if unpacked else size
         if nonzeros:
             columns = self.recurrent_gates * H if part == "forward" else H
             memory["PU"] = job.sparse_words(columns, nonzeros, number) * 8 // number
@@ -209,8 +217,10 @@ class Program:
         of_U = (
             tuple(f"{name}_sparse{'_shared' * (sharing > 1)}" for name in ("multiply", "pack")) if nonzeros else kernels
         )
+        of_U = ("multiply_heads", "pack_heads") if heads else of_U
         names = ("multiply", "pack", "multiply_U", "pack_U")
         words |= {name: product(kernel, self.dtype) for name, kernel in zip(names, kernels + of_U)}
+        words["heads"] = heads
         words |= {"stage": generate.PACK | generate.ROWS, "source": -1, "save": save, "S": [H, *widths][-1]}
         words |= dict(zip(generate.LAYOUT, getattr(self.cell, "layout", ())))
         tiles = []
@@ -220,6 +230,7 @@ class Program:
             scratches = [0]
             for m, (M, N) in shapes.items():
                 kernel, width = ("outer_narrow", self.width // 2) if self.width // 2 >= N else ("outer", self.width)
+                kernel, width = ("outer_heads", self.width) if heads and m == "U" else (kernel, width)
                 count = sum(-(-n * H // 8) for _, n in self.runs) if formed and m == "U" else -(-M // 8)
                 words |= {f"outer_{m}": product(kernel, self.dtype), f"tiles_{m}": count}
                 tiles.append((count, threads_for(count, T * B * M * N, most_threads)))
@@ -256,6 +267,10 @@ class Program:
     def matrices(self, rows: int, I: int, H: int) -> dict[str, tuple[int, int]]:
         """Shapes of W and, if there is one, U."""
         return {"W": (rows, I), **({"U": (self.recurrent_gates * H, H)} if self.cell.dense else {})}
+
+    def packed_heads(self, gates: int, heads: int, D: int) -> int:
+        """Numbers in the packed blocks of U for some gates."""
+        return gates * heads * self.packed(D, D, True)
 
     def packed(self, rows: int, columns: int, transposed: bool) -> int:
         """Numbers in a packed matrix."""

@@ -17,7 +17,7 @@ from longlag.engines import _private, reference
 from longlag.engines._arguments import Norm, Weights
 from longlag.engines._operators import each_of_a_batch
 from longlag.engines.cpu.runtime.passes import backward, forward
-from longlag.engines.cpu.runtime.plan import Kind, Plan, kind_of
+from longlag.engines.cpu.runtime.plan import Kind, Plan, kind_of_call, names_of
 from longlag.engines.cpu.runtime.validation import Optional
 
 _private.check_torch()
@@ -26,7 +26,6 @@ _PLAIN_TYPES = _private.PLAIN_TYPES
 _Function: Any = _private.single_level_function()
 _unwrap = _private.unwrap_function()
 _is_batch = _private.batch_test()
-_is_neg = Tensor.is_neg
 
 
 def run(
@@ -46,43 +45,34 @@ def run(
     Args:
         seen_by_torch: run as an operator.
     """
-    W, b, U, b_recurrent, params, norm, nonzeros, _ = w
+    W, b, U, b_recurrent, params, norm, nonzeros, heads = w
     if b_recurrent is not None:
         raise ValueError(f"engine 'cpu': biases of cell {cell.name} must be the pair (bias_ih, bias_hh)")
-    given = {"x": x, "W": W}
-    if isinstance(b, tuple):
-        given["b_x"], given["bias_hh"] = b
-    elif b is not None:
-        given["b_x"] = b
+    biases = b if isinstance(b, tuple) else () if b is None else (b,)
+    initial = tuple([part is not None for part in state])
+    given = len(biases), U is not None, initial, len(params), len(numbers), norm is not None
+    eps, values = 0.0, [x, W, *biases]
     if U is not None:
-        given["U"] = U
-    for s, value in zip(cell.fed_back, state):
-        if value is not None:
-            given[f"{s}_0"] = value if seen_by_torch else _unwrap(value)
-    for p, value in zip(cell.params, params):
-        given[f"{p}_all"] = value
-    for m, value in zip(cell.per_step, numbers):
-        given[f"{m}_t"] = value
-    eps = 0.0
+        values.append(U)
+    values += [part if seen_by_torch else _unwrap(part) for part in state if part is not None]
+    values += (*params, *numbers)
     if norm is not None:
-        given["gamma"], given["beta"], eps = norm
+        values += norm[:2]
+        eps = norm.eps
     if seen_by_torch:
-        words = f"{cell.name} {cell.key}", list(given), list(given.values()), reverse, eps, mask, lengths, reset
+        words = f"{cell.name} {cell.key}", list(names_of(cell, *given)), values, reverse, eps, mask, lengths, reset
         results = torch.ops.longlag.recurrent(*words)
         return results[0], tuple(results[1:-1])
-    given["x"] = _unwrap(x)  # inputs and states may outlive a torch.func transform, weights do not
-    names, values = tuple(given), tuple(given.values())
+    values[0] = _unwrap(x)  # inputs and states may outlive a torch.func transform, weights do not
     if not _PLAIN_TYPES.issuperset(map(type, values)) and any(map(_private.has_own_operations, values)):
         return None
-    if any(map(_is_neg, values)):
-        values = tuple(map(Tensor.resolve_neg, values))
     plain = mask is None and reset is None and not (reverse and lengths is not None)
-    kind = kind_of(cell, names, reverse, eps, plain, plain and lengths is None and not eps, nonzeros)
-    optional = mask, lengths, reset
+    bare = plain and lengths is None
+    kind = kind_of_call(cell, (x.shape, W.shape), given, reverse, eps, plain, bare, nonzeros, heads)
     if not torch.is_grad_enabled():  # `ctx.needs_input_grad` lists gradients that could be needed, not those that are
-        out, ends, *_ = forward(kind, values, optional, save=False)
+        out, ends, *_ = forward(kind, values, (mask, lengths, reset), save=False)
         return out, tuple(ends)
-    results = _Recurrent.apply(kind, None if kind.bare else optional, *values)
+    results = _Recurrent.apply(kind, None if bare else (mask, lengths, reset), *values)
     return results[0], results[1:]
 
 

@@ -7,7 +7,6 @@ shape, layout and storage of every tensor, as `run` does; whatever is unusual is
 from __future__ import annotations
 
 import math
-import struct
 from array import array
 from typing import Any, NamedTuple
 
@@ -94,15 +93,14 @@ def _planned(steps: Any, request: tuple[Any, ...], tensors: list[Tensor]) -> Ste
     if dtype not in DTYPES or any(tensor.dtype is not dtype for tensor in tensors) or not all(map(_is_cpu, tensors)):
         return None
     names = ("x", *steps.names, *(f"{s}_0" for s in cell.fed_back))
-    kind, levels, H = kind_of(cell, names, False, steps.eps, True, not steps.eps), [], 0
+    kind, levels, H = kind_of(cell, names, False, steps.eps, True, True), [], 0
     for k in range(steps.levels):
         inside = [(*(batch or (1,)), shape[-1]) for shape in state]
         given = ((1, *(batch or (1,)), H or x[-1]), *weights[k * each : (k + 1) * each], *inside)
         try:
-            plan = kind.plan(False, request[0], *[dtype] * len(given), *map(torch.Size, given))
+            plan = kind.plan(False, request[0], dtype, given)
         except ShapeError:
             return None
-        assert plan is not None
         H = plan.forward.workspace.shape[2]
         offsets = [k * math.prod(shape[1:]) * dtype.itemsize for shape in state]
         levels.append(_level(plan.forward, plan.program.places["forward"], steps, offsets))
@@ -114,8 +112,6 @@ def _planned(steps: Any, request: tuple[Any, ...], tensors: list[Tensor]) -> Ste
 def _level(this: Pass, places: dict[str, int], steps: Any, offsets: list[int]) -> LevelPlan:
     table, names = this.table[:], steps.cell.fed_back
     spare = len(table) - 1
-    if steps.eps:
-        table[places["eps"]] = struct.unpack("q", struct.pack("d", steps.eps))[0]
     between = [(places[f"{s}_0"], places[f"{s}_end"], offset) for s, offset in zip(names, offsets)]
     weights = tuple(places.get(name, spare) for name in steps.names)
     return LevelPlan(this.run, table, places["x"], places["out"], weights, tuple(between))

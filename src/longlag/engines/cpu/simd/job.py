@@ -19,6 +19,8 @@ def words(threads: int) -> int:
     return PARTS + LINE * threads
 
 
+HEADS = 8  # bits of a product's options before the number of heads, see `heads`
+
 COUNT, CAPACITY, MATRIX, ENTRIES, STARTS = range(5)
 
 

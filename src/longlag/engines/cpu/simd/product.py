@@ -93,6 +93,12 @@ def pack_into(P, U, rows, columns, transposed):
 
     Panels of ``width`` columns, each contiguous; the last is filled up with zeros.
     """
+    pack_part(P, U, rows, columns, columns, transposed)
+
+
+@njit(**PLAIN)
+def pack_part(P, U, rows, columns, apart, transposed):
+    """`pack_into` for a part of a matrix, whose rows are ``apart``."""
     N, K = (rows, columns) if transposed else (columns, rows)
     w = width(U)
     lanes = w // VECTORS
@@ -101,20 +107,20 @@ def pack_into(P, U, rows, columns, transposed):
         whole = K // lanes * lanes if count == w else 0
         if not transposed and count == lanes:  # the last panel holds one vector of columns
             for k in range(K):
-                store(P, panel + k * w, load(U, k * columns + start))
+                store(P, panel + k * w, load(U, k * apart + start))
                 for v in range(lanes, w, lanes):
                     store(P, panel + k * w + v, broadcast(U.dtype.type(0)))
             continue
         for k in range(0, whole, lanes):
             for v in range(0, w, lanes):
                 if transposed:
-                    transpose(U, (start + v) * columns + k, columns, P, panel + k * w + v, w)
+                    transpose(U, (start + v) * apart + k, apart, P, panel + k * w + v, w)
                 else:
                     for j in range(k, k + lanes):
-                        store(P, panel + j * w + v, load(U, j * columns + start + v))
+                        store(P, panel + j * w + v, load(U, j * apart + start + v))
         for k in range(whole, K):
             for n in range(count):
-                P[panel + k * w + n] = U[(start + n) * columns + k] if transposed else U[k * columns + start + n]
+                P[panel + k * w + n] = U[(start + n) * apart + k] if transposed else U[k * apart + start + n]
             for n in range(count, w):
                 P[panel + k * w + n] = U.dtype.type(0)
 
@@ -175,6 +181,12 @@ def multiply(A, a, row, M, K, P, C, c, N, add, edge, single=False):
     A and C are flat arrays in which the matrices begin at a and c; rows of A are ``row`` apart, those of C N.
     ``edge`` is a buffer of M · width numbers. ``single``: the whole batch is one row.
     """
+    multiply_part(A, a, row, M, K, P, C, c, N, N, add, edge, single)
+
+
+@njit(**PLAIN)
+def multiply_part(A, a, row, M, K, P, C, c, apart, N, add, edge, single):
+    """`multiply` into N columns of a matrix whose rows are ``apart``."""
     w = width(P)
     whole = N // w
     rest = N - whole * w
@@ -183,31 +195,31 @@ def multiply(A, a, row, M, K, P, C, c, N, add, edge, single=False):
     if M == 1 and single and K >= 4:  # latency-bound: use four accumulators
         most = K // 4 * 4
         for panel in range(whole):
-            _single(A, a, row, 1, P, panel * w * K, w, most, C, c + panel * w, N, add)
+            _single(A, a, row, 1, P, panel * w * K, w, most, C, c + panel * w, apart, add)
         if 2 * rest > w:
             _single(A, a, row, 1, P, last, w, most, edge, 0, w, False)
         elif vector:
-            _single_narrow(A, a, row, 1, P, last, w, most, C, c + whole * w, N, add)
-            _narrow1(A, a + most, row, 1, P, last + most * w, w, K - most, C, c + whole * w, N, True)
+            _single_narrow(A, a, row, 1, P, last, w, most, C, c + whole * w, apart, add)
+            _narrow1(A, a + most, row, 1, P, last + most * w, w, K - most, C, c + whole * w, apart, True)
             rest = 0
         elif rest:
             _single_narrow(A, a, row, 1, P, last, w, most, edge, 0, w, False)
         for panel in range(whole if most < K else 0):
-            _tile1(A, a + most, row, 1, P, (panel * K + most) * w, w, K - most, C, c + panel * w, N, True)
+            _tile1(A, a + most, row, 1, P, (panel * K + most) * w, w, K - most, C, c + panel * w, apart, True)
         if rest and most < K:
             _tile1(A, a + most, row, 1, P, last + most * w, w, K - most, edge, 0, w, True)
     elif M == 1:  # inlined: for a single row the call overhead counts
         for panel in range(whole):
-            _tile1(A, a, row, 1, P, panel * w * K, w, K, C, c + panel * w, N, add)
+            _tile1(A, a, row, 1, P, panel * w * K, w, K, C, c + panel * w, apart, add)
         if rest:
             _tile1(A, a, row, 1, P, last, w, K, edge, 0, w, False)
     else:
         for panel in range(whole):
-            _panel(A, a, row, M, K, P, panel * w * K, w, C, c + panel * w, N, add)
+            _panel(A, a, row, M, K, P, panel * w * K, w, C, c + panel * w, apart, add)
         if rest:
             _panel(A, a, row, M, K, P, last, w, edge, 0, w, False)
     if rest:
-        _copy_edge(edge, w, C, c + whole * w, M, N, rest, add)
+        _copy_edge(edge, w, C, c + whole * w, M, apart, rest, add)
 
 
 @njit(**PLAIN)

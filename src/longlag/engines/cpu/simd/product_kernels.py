@@ -7,6 +7,7 @@ from numba import types
 
 from longlag.engines.cpu.cache.compile import KERNEL, flat, machine_code, row
 from longlag.engines.cpu.cache.machine import BLOCK, VECTORS
+from longlag.engines.cpu.simd.heads import multiply_heads, pack_heads
 from longlag.engines.cpu.simd.product import (
     LANES,
     broadcast,
@@ -56,7 +57,7 @@ def _keep_address(number: Any) -> Any:
     return kernel
 
 
-def _outer(number: Any, tile8: Any = tile8, vectors: int = VECTORS) -> Any:
+def _outer(number: Any, tile8: Any = tile8, vectors: int = VECTORS, blocks: bool = False) -> Any:
     w = vectors * LANES[number]
     at_once = LANES[number] // 8  # rows of 8 numbers in a vector
     zero, one = number(0), number(1)
@@ -65,8 +66,11 @@ def _outer(number: Any, tile8: Any = tile8, vectors: int = VECTORS) -> Any:
         """Rows 8·first : 8·last of C (M, N) = Σ_k A_k B_kᵀ for A (K, M) and B (K, N), and of ``sums`` = Σ_k A_k.
 
         Rows k < split of B are in ``early``, the others in ``late``; ``again``, if given, is a copy of ``sums``. Every
-        entry is summed over K in a fixed order, independent of the number of threads.
+        entry is summed over K in a fixed order, independent of the number of threads. With ``blocks``, ``again`` is the
+        number of heads: entries outside the blocks on the diagonal, of which N/heads rows belong to a head, are zero.
         """
+        heads, again = (again, 0) if blocks else (1, again)
+        D = N // heads
         summed, twice = sums != 0, again != 0
         A, early, late, C = flat(A, number), flat(early, number), flat(late, number), flat(C, number)
         sums, again, scratch = flat(sums, number), flat(again, number), flat(scratch, number)
@@ -111,6 +115,15 @@ def _outer(number: Any, tile8: Any = tile8, vectors: int = VECTORS) -> Any:
                             left[k * 8 + m] = zero
                 for panel in range(panels):
                     at, columns = tile * 8 * N + panel * w, min(w, N - panel * w)
+                    if blocks:  # no row of the tile belongs to a head with columns in the panel
+                        low, high = tile * 8 % N // D, (tile * 8 + height - 1) % N // D
+                        outside = panel * w >= (high + 1) * D or panel * w + columns <= low * D
+                        if low <= high and outside and not (summed and panel == panels - 1):
+                            if start == 0:
+                                for m in range(height):
+                                    for n in range(columns):
+                                        C[at + m * N + n] = zero
+                            continue
                     whole = height == 8 and columns == w
                     to, c, apart = (C, at, N) if whole else (edge, 0, w)
                     if packed:
@@ -164,6 +177,9 @@ _MAKERS: dict[str, Any] = {
     "run_sparse_shared": (lambda number: run_shared(number, part_of_product), KERNEL),
     "outer": (_outer, _words(14)),
     "outer_narrow": (lambda number: _outer(number, narrow8, 1), _words(14)),
+    "multiply_heads": (multiply_heads, _words(9)),
+    "pack_heads": (pack_heads, _words(5)),
+    "outer_heads": (lambda number: _outer(number, blocks=True), _words(14)),
 }
 
 
