@@ -2,7 +2,7 @@
 
 python benchmarks/export.py            every layer of the registry as ONNX and C; then as --speed
 python benchmarks/export.py --speed    one step of one stream at sizes 16, 64, 256, appended to results.csv
-python benchmarks/export.py --learn    the learners of tests/export/test_c.py beside `Online`, 10,000 steps
+python benchmarks/export.py --learn    the learners of tests/c_learners.py beside `Online`, 10,000 steps
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from _rows import append
 import longlag as ll
 from longlag.export import _c
 
-TESTS = Path(__file__).resolve().parents[1] / "tests"
-sys.path += [str(TESTS), str(TESTS / "export")]
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 SIZES = (16, 64, 256)
 
 
@@ -106,7 +105,7 @@ def speed() -> None:
 
 def learning(steps: int = 10_000) -> None:
     """The learning C code beside `Online`."""
-    from test_c import LEARNERS
+    from c_learners import LEARNERS
 
     for name, make in LEARNERS.items():
         online = make()

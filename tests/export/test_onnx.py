@@ -207,4 +207,4 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
 def test_engine_cpu_is_refused_by_name(monkeypatch):
     monkeypatch.setattr("longlag.engines._exporting.to_onnx", lambda: True)
     with pytest.raises(ValueError, match="engine 'cpu' cannot serve this call: ONNX has no operator of longlag's"):
-        ll.LSTM(3, 4, engine="cpu")(torch.zeros(5, 2, 3))
+        ll.LSTM(3, 4, engine="cpu").engine_for(torch.zeros(5, 2, 3))
