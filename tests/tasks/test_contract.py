@@ -11,6 +11,7 @@ from longlag import tasks
 
 TASKS = (
     tasks.EmbeddedReber(),
+    tasks.EmbeddedReber("legal"),
     tasks.NoiseFree(p=5),
     tasks.Distractors(p=5),
     tasks.LongLag(q=6, p=4),
@@ -61,7 +62,9 @@ def test_sizes(task, n):
     assert batch.lengths.sum() == len(batch.inputs)
     assert (batch.input_size, batch.output_size) == (task.input_size, task.output_size)
     assert batch.dense().shape == (len(batch.inputs), task.input_size)
-    assert batch.targets.shape == ((n, task.output_size) if batch.scored == "end" else (len(batch.inputs),))
+    rows = n if batch.scored == "end" else len(batch.inputs)
+    symbols = batch.scored == "every" and batch.targets.dtype == np.int64
+    assert batch.targets.shape == ((rows,) if symbols else (rows, task.output_size))
     assert isinstance(task, tasks.Task)
 
 

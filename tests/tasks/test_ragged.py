@@ -149,8 +149,8 @@ SOUND = {
         ({"inputs": np.array([0, 3, 1])}, "Ragged: inputs must be symbols in 0..2, got 0..3"),
         ({"inputs": np.array([0, -1, 1])}, "Ragged: inputs must be symbols in 0..2, got -1..1"),
         (
-            {"targets": np.zeros((3, 1))},
-            "Ragged: targets must be (2, 1) float64 or (3,) int64, got (3, 1) float64",
+            {"targets": np.zeros((4, 1))},
+            "Ragged: targets must be (2, 1) float64 or (3, 1) float64 or (3,) int64, got (4, 1) float64",
         ),
         ({"targets": np.array([0, 0, 1])}, "Ragged: targets must be symbols in 0..0, got 0..1"),
         (
@@ -183,3 +183,15 @@ def test_refusals(change, text):
     with pytest.raises((ValueError, TypeError)) as caught:
         Ragged(**{**SOUND, **change})
     assert str(caught.value) == text
+
+
+def test_vectors_as_targets_of_every_step():
+    targets = np.arange(6.0).reshape(3, 2)
+    batch = Ragged(np.array([2, 0, 1]), np.array([0, 2, 3]), targets, 3, 2)
+    assert batch.scored == "every"
+    assert batch.take(np.array([1, 0])).targets.tolist() == targets[[2, 0, 1]].tolist()
+    _, padded, lengths = batch.padded(dtype=torch.float64)
+    assert lengths.tolist() == [2, 1]
+    assert padded[:, 0].tolist() == targets[:2].tolist()
+    assert padded[0, 1].tolist() == targets[2].tolist()
+    assert padded[1, 1].isnan().all()

@@ -114,6 +114,15 @@ def test_legal_against_enumeration():
             assert {ALPHABET[i] for i in np.flatnonzero(legal[a + t])} == successors(text[: t + 1])
 
 
+def test_legal_symbols_as_targets():
+    batch = EmbeddedReber("legal").sample(50, np.random.default_rng(2))
+    assert batch.scored == "every"
+    assert np.array_equal(batch.inputs, EmbeddedReber().sample(50, np.random.default_rng(2)).inputs)
+    assert np.array_equal(batch.targets, EmbeddedReber().legal(batch))
+    with pytest.raises(ValueError, match="EmbeddedReber: targets must be 'next' or 'legal', got 'last'"):
+        EmbeddedReber("last")  # pyright: ignore[reportArgumentType]
+
+
 def test_legal_on_random_strings():
     batch = EmbeddedReber().sample(3000, np.random.default_rng(2))
     legal = EmbeddedReber().legal(batch)

@@ -18,8 +18,8 @@ class Ragged:
     Args:
         inputs: (N, input_size) float64, or (N,) int64 symbols, read as one-hot vectors of that width.
         offsets: (n+1,) int64, from 0 to N, strictly increasing.
-        targets: (n, output_size) float64 when only the end of a sequence is scored, or (N,) int64 symbols
-            below output_size when every step is.
+        targets: (n, output_size) float64 when only the end of a sequence is scored; when every step is,
+            (N, output_size) float64 or (N,) int64 symbols below output_size.
         input_size: width of an input vector.
         output_size: width of an output vector.
         labels: (n,) int64, the class of each sequence, where the task has classes.
@@ -48,8 +48,8 @@ class Ragged:
         steps = len(self.inputs) if self.inputs.ndim else 0
         _check_offsets(self.offsets, steps)
         n = len(self)
-        _check_rows("inputs", self.inputs, steps, steps, self.input_size)
-        _check_rows("targets", self.targets, n, steps, self.output_size)
+        _check_rows("inputs", self.inputs, (steps,), steps, self.input_size)
+        _check_rows("targets", self.targets, (n, steps), steps, self.output_size)
         if self.labels is not None and (self.labels.shape != (n,) or self.labels.dtype != np.int64):
             raise ValueError(f"Ragged: labels must be ({n},) int64, got {_kind(self.labels)}")
         if self.noise_free is not None and _kind(self.noise_free) != _kind(self.targets):
@@ -67,7 +67,7 @@ class Ragged:
     @property
     def scored(self) -> Literal["end", "every"]:
         """Which outputs have a target: the one after the last input, or all."""
-        return "end" if self.targets.ndim == 2 else "every"
+        return "end" if self.targets.ndim == 2 and len(self.targets) == len(self) else "every"
 
     @property
     def clean_targets(self) -> np.ndarray:
@@ -99,7 +99,8 @@ class Ragged:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Inputs (T, B, input_size) filled up with 0, targets, lengths (B,), as torch tensors.
 
-        Targets are (B, output_size), or (T, B) int64 filled up with -100 where every step is scored.
+        Targets are (B, output_size); where every step is scored (T, B) int64 filled up with -100, or
+        (T, B, output_size) filled up with NaN.
         With `batch_first`, B comes before T.
 
         >>> batch = Ragged(np.array([0, 1, 1]), np.array([0, 2, 3]), np.array([1, 0, 1]), 2, 2)
@@ -123,9 +124,12 @@ class Ragged:
             x[(*place, inputs)] = 1
         if self.scored == "end":
             targets = torch.from_numpy(self.targets).to(dtype, copy=True)
-        else:
+        elif self.targets.ndim == 1:
             targets = torch.full(shape, IGNORED)
             targets[place] = torch.from_numpy(self.targets)
+        else:
+            targets = torch.full((*shape, self.output_size), torch.nan, dtype=dtype)
+            targets[place] = torch.from_numpy(self.targets).to(dtype)
         return x, targets, torch.from_numpy(lengths)
 
 
@@ -159,11 +163,12 @@ def _check_offsets(offsets: np.ndarray, steps: int) -> None:
         )
 
 
-def _check_rows(name: str, values: np.ndarray, dense_rows: int, symbol_rows: int, size: int) -> None:
-    vectors = values.shape == (dense_rows, size) and values.dtype == np.float64
+def _check_rows(name: str, values: np.ndarray, dense_rows: tuple[int, ...], symbol_rows: int, size: int) -> None:
+    vectors = values.shape in [(rows, size) for rows in dense_rows] and values.dtype == np.float64
     symbols = values.shape == (symbol_rows,) and values.dtype == np.int64
     if not vectors and not symbols:
-        allowed = f"({dense_rows}, {size}) float64 or ({symbol_rows},) int64"
+        vectors_allowed = " or ".join(f"({rows}, {size}) float64" for rows in dict.fromkeys(dense_rows))
+        allowed = f"{vectors_allowed} or ({symbol_rows},) int64"
         raise ValueError(f"Ragged: {name} must be {allowed}, got {_kind(values)}")
     if symbols and (values.min() < 0 or values.max() >= size):
         found = f"{values.min()}..{values.max()}"

@@ -1,6 +1,7 @@
 """E1: the embedded Reber grammar."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -45,12 +46,19 @@ class EmbeddedReber:
     String B, c, (Reber string), c, E with c in {T, P}; input is symbol t and target symbol t+1,
     t = 0..len-2. Symbols are indices into `BEPSTVX`. Shortest string 9 symbols, mean 12; c is needed
     again at least 6 steps later (the paper's "9" is the length of the shortest string, errata 001-36).
+    targets "legal": the target is 1 at every symbol that the grammar allows next, not only at the one that follows.
 
     >>> batch = EmbeddedReber().sample(1, np.random.default_rng(0))
     >>> string = "".join(ALPHABET[s] for s in batch.inputs) + "E"
     >>> string[0], string[1] == string[-2], len(string) >= 9
     ('B', True, True)
     """
+
+    targets: Literal["next", "legal"] = "next"
+
+    def __post_init__(self) -> None:
+        if self.targets not in ("next", "legal"):
+            raise ValueError(f"EmbeddedReber: targets must be 'next' or 'legal', got {self.targets!r}")
 
     @property
     def input_size(self) -> int:
@@ -75,7 +83,8 @@ class EmbeddedReber:
         strings = np.stack(columns, axis=1)  # (n, longest), -1 after the end
         follows = strings[:, 1:] >= 0
         inputs, targets = strings[:, :-1][follows], strings[:, 1:][follows]
-        return Ragged(inputs, offsets_of(follows.sum(1)), targets, len(ALPHABET), len(ALPHABET))
+        batch = Ragged(inputs, offsets_of(follows.sum(1)), targets, len(ALPHABET), len(ALPHABET))
+        return replace(batch, targets=self.legal(batch).astype(float)) if self.targets == "legal" else batch
 
     def sets(self, seed: int, size: int = 256) -> tuple[Ragged, Ragged]:
         """A training and a test set of `size` random strings each; no test string is in the training set.
