@@ -1,7 +1,7 @@
 """Learning in real time against JAX, and single steps and short sequences against torch.nn, in the same run.
 
     python benchmarks/online.py            # all rows for benchmarks/results.csv (some 3 minutes; needs the group bench)
-    python benchmarks/online.py learning   # one part: learning, step, inference or large
+    python benchmarks/online.py learning   # one part: learning, step, inference, large or memory
 
 One thread, float32. `learning`: 8 inputs, 32 units, batch 1, a linear read-out, squared error, an SGD update after
 every step; ours is `Online.run`, theirs a jitted ``lax.scan`` (`_online_jax`), the faster of the ways in which that is
@@ -11,6 +11,7 @@ usual; ours once in 32 steps, with the same gradients.
 
 from __future__ import annotations
 
+import resource
 import statistics
 import sys
 import time
@@ -137,8 +138,24 @@ def large() -> None:
     append("online: RTRL, 1,024 local units, B = 16", steps / median, "steps/s", spread=spread)
 
 
+# ----------------------------------------------------------------------------------------------------------- memory
+def memory() -> None:
+    """How much the process has grown at its peak from 1,000 to 10,000,000 steps of a stream."""
+    xs, ts = stream()
+    for title, kind, rule in ROWS:
+        if kind == "lstm" and isinstance(rule, RTRL):
+            continue  # minutes for the same trace as Elman's and GRU's
+        online = learner(LAYERS[kind](), rule, nn.Linear(H, 1))
+        online.run(xs[:1000], ts[:1000])
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for _ in range(10_000_000 // STEPS):
+            online.run(xs, ts)
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        append(f"online: memory grown over 10 million steps, {title}", grown, "KiB", baseline=before)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    parts = {"learning": learning, "step": step, "inference": inference, "large": large}
+    parts = {"learning": learning, "step": step, "inference": inference, "large": large, "memory": memory}
     for name in sys.argv[1:] or parts:
         parts[name]()

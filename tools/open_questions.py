@@ -1,4 +1,4 @@
-"""The search among readings on rows that do not come out: experiments 1, 2a, 2b, 4 (T = 500) and 6b.
+"""The search among readings on rows that do not come out: experiments 1, 2a (LSTM and RTRL), 2b, 3b (T = 1000).
 
     python tools/open_questions.py --question 2b --budget 500 --out runs/open --docs docs/reproduction
 
@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from longlag import lab
-from longlag.lab.hs97 import experiment_1, experiment_2a, experiment_2b, experiment_4, experiment_6
+from longlag.lab.hs97 import experiment_1, experiment_2a, experiment_2b, experiment_3, plain_2a
 from longlag.lab.learners import Construction
 from longlag.lab.spaces import Range, Space
 
@@ -20,15 +20,17 @@ RANGES = [("4s-2", "2s-1"), ("2s-1", "4s-2"), ("4s-2", "4s-2"), ("2s-1", "2s-1")
 GATES, ALL = ("ig", "og"), ("ig", "og", "cell", "out")
 ADDED = [Construction(start=0, after=n, mute=mute) for n in (100, 300, 1000, 3000) for mute in (False, True)]
 REBER: Space = {
+    "task.targets": ["next", "legal"],
     "learner.network.g, learner.network.h": RANGES,
     "learner.update": ["sequence", "step"],
     "learner.initial": [0.0, 0.5],
     "learner.reach": Range(0.05, 1.0, log=True),
-    "learner.lr": Range(0.05, 1.0, log=True),
     "learner.biases": [GATES, ALL],
-    "learner.output_gate_bias": [(-1.0, -2.0, -3.0), (0.0, 0.0, 0.0), ()],
+    "learner.input_gate_bias": [(), (-1.0,) * 3, (1.0,) * 3, (-1.0, -2.0, -3.0)],
+    "learner.output_gate_bias": [(-1.0, -2.0, -3.0), (0.0, 0.0, 0.0), (), (-2.0, -4.0, -6.0)],
     "learner.network.input_to_output": [False, True],
     "learner.network.recurrent": [True, False],
+    "stop.every": [100, 256],
 }
 GROWN: Space = {
     "learner.construction": [*ADDED, Construction(start=0, window=100, patience=1), Construction(start=1)],
@@ -37,24 +39,26 @@ GROWN: Space = {
     "learner.network.recurrent": [False, True],
     "learner.network.output_gates": [False, True],
     "learner.update": ["sequence", "step"],
-    "learner.lr": Range(0.03, 3.0, log=True),
     "learner.reach": Range(0.02, 0.5, log=True),
+}
+RTRL: Space = {
+    "learner.reach": Range(0.05, 3.0, log=True),
+    "learner.update": ["sequence", "step"],
+    "learner.readout, learner.direct": [(True, True), (False, False)],
+    "stop.every": [100, 1000],
 }
 QUESTIONS = {
     "1": (experiment_1(3, 2, 0.5), REBER),
-    "2a": (replace(experiment_2a(), cap=50_000), GROWN),
-    "2b": (replace(experiment_2b(), cap=50_000), GROWN),
-    "4": (experiment_4(500, "fit"), {
-        "learner.reach": Range(0.05, 1.6, log=True), "learner.lr": Range(0.1, 1.0, log=True),
-        "learner.input_gate_bias": [(-3.0, -6.0), (-2.0, -4.0), (-4.0, -8.0), (-5.0, -5.0)],
-        "learner.initial": [0.0, 0.5], "task.first": ["minus_one", "unmark", "zero_value"],
-        "learner.network.output": ["linear", "logistic"],
-    }),
-    "6b": (experiment_6(3), {
-        "learner.input_gate_bias": [(-2.0, -4.0, -6.0), (-1.0, -2.0, -3.0), (-3.0, -6.0, -9.0)],
-        "learner.output_gate_bias": [(), (-2.0, -4.0, -6.0), (-1.0, -2.0, -3.0)],
-        "learner.reach": Range(0.05, 0.8, log=True), "learner.lr": Range(0.05, 0.5, log=True),
-        "learner.initial": [0.0, 0.5], "learner.network.g, learner.network.h": RANGES,
+    "2a": (replace(experiment_2a(), cap=20_000), GROWN),
+    "2b": (replace(experiment_2b(), cap=20_000), GROWN),
+    "2a RTRL": (replace(plain_2a("RTRL", 4, 4.0), cap=2_000_000), RTRL),
+    "3b": (replace(experiment_3("b", 1000, 1), cap=300_000), {
+        "learner.reach": Range(0.05, 1.6, log=True),
+        "learner.initial": [0.0, 0.5],
+        "learner.input_gate_bias": [(-1.0, -3.0, -5.0), (-2.0, -4.0, -6.0), (-3.0, -6.0, -9.0), ()],
+        "learner.output_gate_bias": [(-2.0, -4.0, -6.0), (-1.0, -2.0, -3.0), ()],
+        "learner.network.g, learner.network.h": RANGES,
+        "learner.network.recurrent": [True, False],
     }),
 }  # fmt: skip
 

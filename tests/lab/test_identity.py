@@ -147,12 +147,19 @@ def old_store(folder, rows):
     connection.close()
 
 
+def former_fit_of_1():
+    """The reading of experiment 1 that 0.1 called its fit."""
+    text = hs97.experiment_1(3, 2, 0.5)
+    network = replace(text.learner.network, g="2s-1", h="4s-2")
+    return replace(text, reading="fit", learner=replace(text.learner, network=network, update="step"))
+
+
 @pytest.mark.parametrize(
     ("experiment", "key"),
     [
         (hs97.experiment_6(2), "28eb88e993cb28d9"), (hs97.experiment_2a("text"), "a9fe3f9974891755"),
         (hs97.experiment_2a("fit"), "91a18bc6140a4a4b"),
-        (hs97.experiment_1(3, 2, 0.5, "fit"), "ece4fc36c2235c1c"), (hs97.plain_1("ELM", 15), "3073d0fb34208387"),
+        (former_fit_of_1(), "ece4fc36c2235c1c"), (hs97.plain_1("ELM", 15), "3073d0fb34208387"),
     ],
     ids=lambda value: getattr(value, "label", ""),
 )  # fmt: skip

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 Update = Literal["sequence", "step"]
+OUTPUTS = ("logistic", "linear", "softmax")
 
 
 def check_int(owner: str, name: str, value: object, least: int) -> None:
@@ -26,7 +27,8 @@ def check_positive(owner: str, name: str, value: float) -> None:
 class Architecture:
     """Sizes, connections and functions of an LSTM-1997 network. [LSTM-97 2]
 
-    g and h are "4s-2", "2s-1", "logistic" (g only) or "identity" (h only): a·σ(x) + b with a, b as named.
+    g and h are "4s-2", "2s-1", "logistic" (g only) or "identity" (h only): a·σ(x) + b with a, b as named. Output units
+    are "logistic" or "linear" and learn by ½ Σ (y − ŷ)², or "softmax" and learn by cross-entropy.
 
     >>> Architecture(input_size=2, blocks=2, block_size=2, output_size=1).shapes()["weight_cell"]
     (4, 10)
@@ -53,6 +55,8 @@ class Architecture:
         for name in ("output_gates", "recurrent", "input_to_output"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"Architecture: {name} must be True or False, got {getattr(self, name)!r}")
+        if self.output not in OUTPUTS:
+            raise ValueError(f"Architecture: output must be one of {OUTPUTS}, got {self.output!r}")
 
     @property
     def cells(self) -> int:

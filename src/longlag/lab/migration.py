@@ -15,6 +15,7 @@ from longlag.lab.criteria import Goal, GrammarCriterion, TestCriterion, WindowCr
 from longlag.lab.experiment import Experiment
 from longlag.lab.learners import Architecture, Construction, LSTM97Learner, PlainLearner
 from longlag.lab.profiles import paper
+from longlag.tasks import EmbeddedReber
 
 FORMAT_1 = 1
 NAMES = {
@@ -25,10 +26,9 @@ NAMES = {
     PlainLearner: "Plain",
     TestCriterion: "Test",
     WindowCriterion: "Window",
+    EmbeddedReber: "EmbeddedReber",
 }
-
-
-LATER = ("construction", "judged", "training")  # fields that 0.1 did not have
+LATER = ("construction", "judged", "training", "targets")  # fields that 0.1 did not have
 
 
 def old_growth(construction: Construction | None) -> str:

@@ -7,12 +7,13 @@ from typing import NamedTuple, Protocol, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import softmax
 from torch import Tensor
 
 from longlag.lab import plain_cpu
 from longlag.lab.learners import CellLearner, LSTM97Learner, PlainLearner
 from longlag.lab.nets import Weights, initial_weights, net_of
-from longlag.learn import Online, StreamError, squared_error
+from longlag.learn import Online, StreamError, cross_entropy, squared_error
 from longlag.tasks import Ragged
 
 
@@ -53,7 +54,8 @@ class Machine:
     def __init__(self, learner: LayerLearner) -> None:
         self.net, self.per_step = net_of(learner), learner.update == "step"
         descent = torch.optim.SGD(self.net.parameters(), learner.lr)
-        self.online = Online(self.net.layer, self.net.readout, squared_error, self.net.rule, descent)
+        loss = cross_entropy if self.net.softmax else squared_error
+        self.online = Online(self.net.layer, self.net.readout, loss, self.net.rule, descent)
         self.online.plan("cpu")  # the laboratory learns in compiled code, or says why it cannot
 
     def train(self, weights: Weights, batch: Ragged) -> tuple[Weights, NDArray]:
@@ -66,6 +68,8 @@ class Machine:
         scored = None if batch.scored == "every" else ends
         update = ends if scored is not None or not self.per_step else torch.ones_like(ends)
         targets = torch.from_numpy(batch.targets)
+        if self.net.softmax and targets.is_floating_point():
+            targets = targets / targets.sum(1, keepdim=True)
         try:
             outputs = self.online.run(
                 torch.from_numpy(batch.inputs), targets, reset=starts, scored=scored, update=update
@@ -73,13 +77,18 @@ class Machine:
         except StreamError as failure:
             outputs = np.full((len(targets), batch.output_size), np.nan)
             outputs[: len(failure.outputs)] = failure.outputs.numpy()
-        return {name: value.copy() for name, value in self.net.weights.items()}, outputs
+        return {name: value.copy() for name, value in self.net.weights.items()}, self.answers(outputs)
 
     def outputs(self, weights: Weights, batch: Ragged, ends: bool = False) -> NDArray:
         """The outputs at every step, or at the ends of the sequences."""
         self.net.load(weights)
         starts, last = marks(batch)
-        return self.online.predict(torch.from_numpy(batch.inputs), reset=starts, wanted=last if ends else None).numpy()
+        wanted = last if ends else None
+        return self.answers(self.online.predict(torch.from_numpy(batch.inputs), reset=starts, wanted=wanted).numpy())
+
+    def answers(self, outputs: NDArray) -> NDArray:
+        """The net's answers from what the layer or its read-out puts out."""
+        return softmax(outputs, axis=1) if self.net.softmax else outputs
 
 
 def marks(batch: Ragged) -> tuple[Tensor, Tensor]:

@@ -37,12 +37,13 @@ class Net(nn.Module):
     """A layer, a read-out (None: the layer's output is the answer), and how the layer learns.
 
     Attributes:
+        softmax: the answer is read through a softmax, and the loss is the cross-entropy.
         weights: by name, as arrays that share the parameters' memory.
     """
 
-    def __init__(self, layer: Layer, readout: nn.Module | None, rule: Rule) -> None:
+    def __init__(self, layer: Layer, readout: nn.Module | None, rule: Rule, softmax: bool = False) -> None:
         super().__init__()
-        self.layer, self.readout, self.rule = layer, readout, rule
+        self.layer, self.readout, self.rule, self.softmax = layer, readout, rule, softmax
         self.weights = {name.removeprefix("layer."): p.detach().numpy() for name, p in self.named_parameters()}
 
     def load(self, weights: Weights) -> None:
@@ -54,7 +55,7 @@ class Net(nn.Module):
 def net_of(learner: Learner) -> Net:
     """The network that a learner describes, in float64; under BPTT and Adam in float32, as is usual."""
     if isinstance(learner, LSTM97Learner):
-        return Net(lstm97(learner), None, TruncatedRTRL())
+        return Net(lstm97(learner), None, TruncatedRTRL(), softmax=learner.network.output == "softmax")
     if isinstance(learner, PlainLearner):  # errors stop at the copy of the context: truncated RTRL
         return Net(elman(learner), None, TruncatedRTRL())
     assert isinstance(learner, CellLearner), "guessing has no network of the library"
@@ -73,7 +74,7 @@ def lstm97(learner: LSTM97Learner) -> LSTM97:
         learner.initial, n.input_size, n.blocks, n.block_size, n.hidden_units, n.output_size,
         output_gates=n.output_gates, recurrent=n.recurrent,
         input_to_output=n.input_to_output, bias={GROUPS[name] for name in learner.biases},
-        g=n.g, h=n.h, output=n.output, dtype=DOUBLE,
+        g=n.g, h=n.h, output="linear" if n.output == "softmax" else n.output, dtype=DOUBLE,
     )  # fmt: skip
 
 

@@ -34,6 +34,7 @@ def paper() -> tuple[Experiment, ...]:
     """Every row of Tables 1 to 9 that longlag has a learner for, with the paper's number of trials or more."""
     found = [plain_1("RTRL", 3), plain_1("RTRL", 12), plain_1("ELM", 15)]
     found += [plain_2a("RTRL", p, lr) for p in (4, 10, 100) for lr in (1.0, 4.0, 10.0)]
+    found += [plain_2a("RTRL", 4, lr, "fit") for lr in (1.0, 4.0, 10.0)]
     found += [plain_2a("BPTT", 100, lr) for lr in (1.0, 4.0, 10.0)]
     for reading in READINGS:
         found += [experiment_1(blocks, size, lr, reading) for blocks, size, lr in ONE]
