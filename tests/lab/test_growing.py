@@ -29,8 +29,8 @@ def equal(ours, wanted):
 
 
 def test_the_cell_of_2a_is_added_after_so_many_sequences():
-    experiment = hs97.experiment_2a("fit")
-    learner = beyond.lstm(experiment)
+    experiment = hs97.experiment_2a()
+    learner = replace(beyond.lstm(experiment), update="step", construction=Construction(start=0, after=300))
     model = build(learner, np.random.default_rng(0))
     assert isinstance(model, GrowingModel)
     data = [experiment.task.sample(100, np.random.default_rng(k)) for k in range(4)]
@@ -162,8 +162,8 @@ def test_bad_constructions():
 
 def test_a_mute_block_changes_no_output_when_it_is_added():
     """The output weights of a new cell start at 0; the others are drawn as without `mute`."""
-    experiment = hs97.experiment_2a("fit")
-    learner = beyond.lstm(experiment)
+    experiment = hs97.experiment_2a()
+    learner = replace(beyond.lstm(experiment), update="step")
     loud, mute = (
         GrowingModel(replace(learner, construction=Construction(start=0, after=5, mute=each)), np.random.default_rng(0))
         for each in (False, True)

@@ -15,6 +15,7 @@ from longlag.lab.cell_rows import with_cell
 from longlag.lab.criteria import Goal, WindowCriterion
 from longlag.lab.database import FORMAT
 from longlag.lab.identity import canonical
+from longlag.lab.learners import Construction
 from longlag.lab.migration import old_key
 from longlag.lab.profiles import everything, paper
 from longlag.lab.run import reproduce
@@ -154,11 +155,18 @@ def former_fit_of_1():
     return replace(text, reading="fit", learner=replace(text.learner, network=network, update="step"))
 
 
+def former_fit_of_2a():
+    """The reading of experiment 2a that 0.1 called its fit."""
+    text = hs97.experiment_2a()
+    learner = replace(text.learner, update="step", construction=Construction(start=0, after=300))
+    return replace(text, reading="fit", learner=learner)
+
+
 @pytest.mark.parametrize(
     ("experiment", "key"),
     [
         (hs97.experiment_6(2), "28eb88e993cb28d9"), (hs97.experiment_2a("text"), "a9fe3f9974891755"),
-        (hs97.experiment_2a("fit"), "91a18bc6140a4a4b"),
+        (former_fit_of_2a(), "91a18bc6140a4a4b"),
         (former_fit_of_1(), "ece4fc36c2235c1c"), (hs97.plain_1("ELM", 15), "3073d0fb34208387"),
     ],
     ids=lambda value: getattr(value, "label", ""),

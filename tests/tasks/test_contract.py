@@ -14,6 +14,7 @@ TASKS = (
     tasks.EmbeddedReber("legal"),
     tasks.NoiseFree(p=5),
     tasks.Distractors(p=5),
+    tasks.Distractors(p=5, scored="end"),
     tasks.LongLag(q=6, p=4),
     tasks.TwoSequence(T=20, N=3, variant="a"),
     tasks.TwoSequence(T=20, N=3, variant="b"),

@@ -119,7 +119,7 @@ def test_legal_symbols_as_targets():
     assert batch.scored == "every"
     assert np.array_equal(batch.inputs, EmbeddedReber().sample(50, np.random.default_rng(2)).inputs)
     assert np.array_equal(batch.targets, EmbeddedReber().legal(batch))
-    with pytest.raises(ValueError, match="EmbeddedReber: targets must be 'next' or 'legal', got 'last'"):
+    with pytest.raises(ValueError, match="EmbeddedReber: targets must be one of 'next', 'legal', got 'last'"):
         EmbeddedReber("last")  # pyright: ignore[reportArgumentType]
 
 

@@ -15,7 +15,7 @@ from longlag.lab.criteria import Goal, GrammarCriterion, TestCriterion, WindowCr
 from longlag.lab.experiment import Experiment
 from longlag.lab.learners import Architecture, Construction, LSTM97Learner, PlainLearner
 from longlag.lab.profiles import paper
-from longlag.tasks import EmbeddedReber
+from longlag.tasks import Distractors, EmbeddedReber
 
 FORMAT_1 = 1
 NAMES = {
@@ -26,9 +26,10 @@ NAMES = {
     PlainLearner: "Plain",
     TestCriterion: "Test",
     WindowCriterion: "Window",
+    Distractors: "Distractors",
     EmbeddedReber: "EmbeddedReber",
 }
-LATER = ("construction", "judged", "training", "targets")  # fields that 0.1 did not have
+LATER = ("construction", "judged", "training", "targets", "scored")  # fields that 0.1 did not have
 
 
 def old_growth(construction: Construction | None) -> str:

@@ -1,10 +1,11 @@
 """E2: long lags among distractor symbols, with and without local regularities."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
-from longlag.tasks._draw import check_int, check_sample, offsets_of
+from longlag.tasks._draw import check_choice, check_int, check_sample, offsets_of
 from longlag.tasks.ragged import Ragged
 
 
@@ -55,17 +56,28 @@ class Distractors(_Framed):
     """E2b: as E2a, but the middle is p-1 symbols drawn from c_1..c_{p-1} [E2b].
 
     Alpha and beta never occur in the middle (errata 001-22). Judge the last output only: the others
-    cannot be predicted.
+    cannot be predicted. scored "end": only the last output has a target at all, as a one-hot vector.
 
     >>> batch = Distractors(p=4).sample(1, np.random.default_rng(0))
     >>> len(batch.inputs), bool(batch.inputs[0] == batch.targets[-1])
     (4, True)
+    >>> Distractors(p=4, scored="end").sample(1, np.random.default_rng(0)).targets.tolist()
+    [[0.0, 0.0, 0.0, 1.0, 0.0]]
     """
+
+    scored: Literal["every", "end"] = "every"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice(self, "scored", self.scored, ("every", "end"))
 
     def sample(self, n: int, rng: np.random.Generator) -> Ragged:
         """Draw n sequences of p steps."""
         check_sample(self, n, rng)
-        return _framed(rng.integers(0, self.p - 1, (n, self.p - 1)), rng)  # [E2b]
+        batch = _framed(rng.integers(0, self.p - 1, (n, self.p - 1)), rng)  # [E2b]
+        if self.scored == "every":
+            return batch
+        return replace(batch, targets=np.eye(self.output_size)[batch.targets[batch.offsets[1:] - 1]])
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from longlag.tasks._draw import check_int, check_sample, offsets_of
+from longlag.tasks._draw import check_choice, check_int, check_sample, offsets_of
 from longlag.tasks.ragged import Ragged
 
 ALPHABET = "BEPSTVX"
@@ -57,8 +57,7 @@ class EmbeddedReber:
     targets: Literal["next", "legal"] = "next"
 
     def __post_init__(self) -> None:
-        if self.targets not in ("next", "legal"):
-            raise ValueError(f"EmbeddedReber: targets must be 'next' or 'legal', got {self.targets!r}")
+        check_choice(self, "targets", self.targets, ("next", "legal"))
 
     @property
     def input_size(self) -> int:
