@@ -31,8 +31,8 @@ GOALS_3B = {"ST1": "fewer than 6 of 256 test sequences wrong (ST1)", "ST2": GOAL
 
 
 CHOSEN = {  # how a reading was chosen, before any trial that is reported
-    "1/fit": "some 120 variants of outputs, targets, ranges of the weights, gate biases and direct connections, on seeds "
-    "below 60",
+    "1/fit": "some 120 variants of outputs, targets, ranges of the weights, gate biases and direct connections, on "
+    "seeds below 60",
     "2a/fit": "18 variants with softmax outputs on seeds 0 to 3, after 28 without that never came near; RTRL: 7 ranges "
     "of the weights on seeds below 40",
     "2b/fit": "17 variants with errors at the end only on seeds 0 to 2, after 28 with errors at every step of which "
