@@ -56,7 +56,8 @@ def test_a_fit_differs_and_says_how_and_a_text_does_not():
         if e.reading == "fit":
             (text,) = [other for other in EVERY if (other.name, other.reading) == (e.name, "text")]
             assert text.learner != e.learner
-            assert (text.stop, text.paper, text.trials) == (e.stop, e.paper, e.trials)
+            assert (text.paper, text.trials) == (e.paper, e.trials)
+            assert text.stop == (replace(e.stop, fresh=False) if e.name == "3b T=1000 N=1" else e.stop)
             assert text.task == (replace(e.task, scored="every") if e.number == "2b" else e.task)
             assert text.settings != e.settings
 

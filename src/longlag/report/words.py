@@ -39,7 +39,8 @@ CHOSEN = {  # how a reading was chosen, before any trial that is reported
     "none ever succeeded",
     "2c/fit": "about 16 variants in a prototype, on seeds 1 to 10",
     "3a/fit": "two reset values, on seeds 1 to 10",
-    "3b/fit": "two reset values, on seeds 1 to 10",
+    "3b/fit": "two reset values, on seeds 1 to 10; at T = 1000 two ranges of the weights and two ways to test, on "
+    "seeds 0 to 3",
     "3c/fit": "two reset values, on seeds 1 to 5",
     "4/fit": "about 15 variants of the output unit and the first pair, on seeds 1 to 10, and 6 ranges of the weights "
     "on seeds 0 to 3, confirmed on seeds from 200 on",
