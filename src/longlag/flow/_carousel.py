@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Carousel(Result):
     """What becomes of an error of the internal states s(t), q steps earlier; C memory cells.
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SHOWN = 1e-12  # pictures end here: errors so small teach nothing
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ErrorFlow(Result):
     """Norms of ∂state(t)/∂state(t−q). Logarithms are kept: products over 1000 steps leave every float format.
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MemoryWeights(Result):
     """c(t) = Σ_k w_k ⊙ g_k + carried, w_k = i_k ⊙ f_{k+1} ⊙ … ⊙ f_t.
 
