@@ -72,6 +72,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     if page.file.src_uri == REPORT.replace(".html", ".md"):
         title, _, rest = markdown.partition("\n")
         markdown = f"{title}\n\n[The report in full, with learning curves and activities]({full})\n{rest}"
+        page.meta["hide"] = ["toc"]  # the page begins with its contents; wide tables take the place
     markdown = markdown.replace(f"]({posixpath.basename(REPORT)})", f"]({full})")
     if page.file.src_uri == "fidelity.md":
         markdown += cell_table()
