@@ -1,4 +1,4 @@
-"""Internal state drift over training, and what a negative input-gate bias does about it. [LSTM-97 4 drift]"""
+"""Internal state drift over training, and the effect of a negative input-gate bias. [LSTM-97 4 drift]"""
 
 from __future__ import annotations
 
