@@ -224,7 +224,7 @@ def test_the_readme_is_short():
 
 def test_there_is_one_version():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert project["project"]["dynamic"] == ["version"]
+    assert project["project"]["dynamic"] == ["version", "readme", "urls"]
     assert "version" not in project["project"]
     assert project["tool"]["hatch"]["version"]["path"] == "src/longlag/__init__.py"
     assigned = [m for m in MODULES if re.search(r"^__version__\s*=", m.read_text(encoding="utf-8"), re.MULTILINE)]
@@ -232,10 +232,39 @@ def test_there_is_one_version():
     assert re.fullmatch(r"\d+\.\d+\.\d+", ll.__version__)
 
 
-def test_links_of_the_package_are_urls():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    links = {name: urlsplit(link) for name, link in project.get("urls", {}).items()}
-    assert [name for name, link in links.items() if link.scheme not in ("http", "https") or not link.hostname] == []
+@pytest.fixture
+def links(monkeypatch):
+    """tools/links.py, which only the build imports; hatchling is not installed here."""
+    name = "hatchling.metadata.plugin.interface"
+    for end in [*re.finditer(r"\.", name), None]:
+        monkeypatch.setitem(sys.modules, name[: end.start() if end else None], ModuleType("hatchling"))
+    monkeypatch.setattr(sys.modules[name], "MetadataHookInterface", object, raising=False)
+    spec = importlib.util.spec_from_file_location("links", ROOT / "tools" / "links.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_links_of_the_package_are_urls(links):
+    """In the metadata and in the README that a package index shows; every file linked exists."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    address = links.address({"GITHUB_SERVER_URL": "https://example.org", "GITHUB_REPOSITORY": "us/longlag"})
+    assert address == "https://example.org/us/longlag"
+    found = links.fields(text, address)
+    targets = [*found["urls"].values(), *re.findall(r"\]\(([^)\s]+)\)", found["readme"]["text"])]
+    assert len(targets) > 20
+    assert [target for target in targets if not urlsplit(target).hostname] == []
+    assert f"{address}/raw/HEAD/docs/img/targets.png" in targets
+    files = [match[1] for target in targets if (match := re.search(r"/(?:raw|blob|tree)/HEAD/(.+)", target))]
+    assert [file for file in files if not (ROOT / file).exists()] == []
+
+
+def test_a_build_without_an_address_invents_none(links):
+    assert links.address({}) is None
+    found = links.fields("[a page](docs/page.md)", None)
+    assert (found["readme"]["text"], found["urls"]) == ("[a page](docs/page.md)", {})
 
 
 # ------------------------------------------------------------------------------------------------ equation index

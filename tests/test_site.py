@@ -52,6 +52,32 @@ def test_the_reference_has_every_public_name(module):
     assert [name for name, value in ours.items() if not {name, value.__name__} & there] == []
 
 
+@pytest.fixture(scope="module")
+def measured():
+    """How many times as fast as the peer: the last row of every name in benchmarks/results.csv."""
+    with (DOCS.parent / "benchmarks" / "results.csv").open(encoding="utf-8") as file:
+        return {row["name"]: 1 / float(row["ratio"]) for row in csv.DictReader(file) if row["ratio"]}
+
+
+FIGURES = {
+    "a cell of your own": r"cpu: a user's cell .* / nn\.RNN of equal work",
+    "unequal lengths": r"sequences: .* with lengths / packed",
+    "episodes": r"sequences: .* with resets / loop",
+}
+QUOTED = [(page, *figure) for page in ("README.md", "docs/index.md") for figure in FIGURES.items()]
+
+
+@pytest.mark.parametrize(("page", "what", "rows"), [*QUOTED, ("README.md", "RTRL", r"online: LSTM, RTRL / JAX")])
+def test_figures_of_the_first_screen_are_those_measured(page, what, rows, measured):
+    """If this fails, a benchmark was run again: write the new figures on the page, and run tools/targets.py."""
+    found = [times for name, times in measured.items() if re.match(rows, name)]
+    wanted = " to ".join(dict.fromkeys(f"{times:.2g}" for times in (min(found), max(found))))
+    text = (DOCS.parent / page).read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if what in line and re.search(r"times as fast|×</b>", line)]
+    assert lines
+    assert [line for line in lines if not re.search(rf"(?<![\d.]){wanted}(?: times| ×)", line)] == []
+
+
 def test_every_extra_is_on_the_install_page():
     extras = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"][
         "optional-dependencies"

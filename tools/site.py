@@ -4,7 +4,7 @@
 - The changelog is CHANGELOG.md.
 - Tutorials can be downloaded as notebooks, made from the same Markdown by jupytext.
 - Every named cell has a page of its own: equations, printed code, and the figures of docs/fidelity.csv.
-- The playground is part of the site.
+- The playground is part of the site, and so is the report of the experiments as `longlag report` writes it.
 - Pages load nothing from other hosts; docs/assets/iframe-worker.js lets the theme search without a server.
 """
 
@@ -30,6 +30,8 @@ SHIM = "https://unpkg.com/iframe-worker/shim"
 ELSEWHERE = re.compile(
     r"""<(?:script|img|iframe)[^>]*\ssrc="?https?:[^">]*|<link[^>]*stylesheet[^>]*href="?https?:[^">]*"""
 )
+REPORT = "reproduction/report.html"  # the site's page of report.md has this address, so the file needs another
+IN_FULL = "reproduction/report-in-full.html"
 TITLES = {"cpu": "Numba", "torch": "torch", "gpu": "Triton", "js": "JavaScript"}
 
 
@@ -42,6 +44,9 @@ def on_files(files: Files, config: Any) -> Files:
             files.append(File.generated(config, target_of(path), content=(ROOT / path).read_text(encoding="utf-8")))
         elif (ROOT / path).is_file():
             files.append(File.generated(config, target_of(path), content=source_page(path)))
+    if written := files.get_file_from_path(REPORT):
+        files.remove(written)
+    files.append(File.generated(config, IN_FULL, content=(DOCS / REPORT).read_text(encoding="utf-8")))
     files.append(File.generated(config, "changelog.md", content=(ROOT / "CHANGELOG.md").read_text(encoding="utf-8")))
     for page, file in pages:
         if file.src_uri.startswith("tutorials/") and page.stem != "index":
@@ -63,6 +68,12 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         return f"]({posixpath.relpath(target, here or '.')})"
 
     markdown = re.sub(r"\[([^\]]*)\]\(\)", r"\1", LINK.sub(to_page, markdown))
+    full = posixpath.basename(IN_FULL)
+    if page.file.src_uri == REPORT.replace(".html", ".md"):
+        title, _, rest = markdown.partition("\n")
+        markdown = f"{title}\n\n[The report in full, with learning curves and activities]({full})\n{rest}"
+        page.meta["hide"] = ["toc"]  # the page begins with its contents; wide tables take the place
+    markdown = markdown.replace(f"]({posixpath.basename(REPORT)})", f"]({full})")
     if page.file.src_uri == "fidelity.md":
         markdown += cell_table()
     if page.file.src_uri.startswith("tutorials/") and not page.file.src_uri.endswith("index.md"):
@@ -118,7 +129,8 @@ def cell_pages() -> dict[str, str]:
 def cell_page(name: str, cell: Any, figures: dict[str, str]) -> str:
     """Equations, declaration, figures and printed code of a cell."""
     summary, _, rest = inspect.cleandoc(cell.__doc__).partition("\n")
-    parts = [f"# {name}", summary, f"```text\n{rest.strip()}\n```" if rest.strip() else ""]
+    equations = f"```text\n{rest.strip()}\n```" if rest.strip() else ""
+    parts = [f"# {name}", "[All cells](../fidelity.md)", summary, equations]
     facts = {
         "gates": " ".join(cell.gates),
         "states": " ".join(cell.states) or "none",

@@ -60,24 +60,25 @@ STEP = "online: LSTM.step / nn.LSTMCell, step (1, 1, 256, 256)"
 
 
 def draw(axes: Any) -> None:
+    """The cell above, a branch to each target below: narrow, so that a phone shows the letters in a readable size."""
+    rows = targets()
     axes.set_axis_off()
-    axes.set(xlim=(0, 10), ylim=(0, 7))
+    axes.set(xlim=(0, 10), ylim=(-len(rows) + 0.4, 3.1))
     box = {"boxstyle": "round,pad=0.6", "facecolor": "#F5F5F5", "edgecolor": COLOURS[0], "linewidth": 1.4}
-    axes.text(0.1, 3.9, CELL, family="DejaVu Sans Mono", fontsize=8.5, va="center", bbox=box)
-    axes.text(0.1, 2.75, "written once; derivatives are derived", color=GREY, va="center")
-    for k, (title, target, figure) in enumerate(targets()):
-        y = 6.55 - 1.02 * k
-        axes.annotate(
-            "", (5.05, y), (3.03, 3.9), arrowprops={"arrowstyle": "-|>", "color": COLOURS[0], "shrinkA": 0, "lw": 1.1}
-        )
-        axes.text(5.15, y + 0.13, title, weight="bold", va="center", fontsize=9)
-        axes.text(5.15, y - 0.24, target, color=GREY, va="center", fontsize=7.5)
-        axes.text(7.15, y - 0.03, figure, va="center", fontsize=8)
+    axes.text(0.35, 2.05, CELL, family="DejaVu Sans Mono", fontsize=9, va="center", bbox=box)
+    axes.text(6.6, 2.05, "written once;\nderivatives\nare derived", color=GREY, va="center", fontsize=9)
+    arrow = {"arrowstyle": "-|>", "color": COLOURS[0], "shrinkA": 0, "shrinkB": 0, "lw": 1.2}
+    axes.plot([0.35, 0.35], [1.28, 1 - len(rows)], color=COLOURS[0], lw=1.2)
+    for k, (title, target, figure) in enumerate(rows):
+        axes.annotate("", (1.0, -k), (0.35, -k), arrowprops=arrow)
+        axes.text(1.15, 0.17 - k, title, weight="bold", va="center", fontsize=9.5)
+        axes.text(1.15, -0.22 - k, target, color=GREY, va="center", fontsize=8.5)
+        axes.text(4.9, -0.03 - k, figure, va="center", fontsize=8.5)
 
 
 def main() -> None:
     with style():
-        figure, axes = new_figure(width=8.6, height=4.1)
+        figure, axes = new_figure(width=5.6, height=5.2)
         draw(axes)
         figure.savefig(ROOT / "docs" / "img" / "targets.png")
 

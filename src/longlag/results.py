@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 PICTURES = (".png", ".svg", ".pdf")
 
 
+def _short(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"Tensor{tuple(value.shape)}"
+    text = repr(value)
+    return text if len(text) <= 60 else f"<{type(value).__name__}>"
+
+
 class Result(abc.ABC):
     """Numbers of an analysis, ready for a table and for a picture."""
 
@@ -30,6 +37,11 @@ class Result(abc.ABC):
     @abc.abstractmethod
     def plot(self, *args: Any, **options: Any) -> Figure:
         """Draw them."""
+
+    def __repr__(self) -> str:
+        """The attributes in one line: of a tensor its shape, of other long values the type."""
+        public = {name: _short(value) for name, value in vars(self).items() if not name.startswith("_")}
+        return f"{type(self).__name__}({', '.join(f'{name}={text}' for name, text in public.items())})"
 
     def to_csv(self, path: str | Path) -> Path:
         """Write `columns`; the file appears whole or not at all."""

@@ -48,6 +48,15 @@ RESULTS = {
 
 
 @pytest.mark.parametrize("name", RESULTS)
+def test_printed_in_one_line(name):
+    text = repr(RESULTS[name]())
+    assert "\n" not in text
+    assert len(text) < 400
+    if name == "spectrum":
+        assert text == "Spectrum(name='Elman', times=Tensor(9,), radius=Tensor(9, 2), norm=Tensor(9, 2))"
+
+
+@pytest.mark.parametrize("name", RESULTS)
 def test_table_and_pictures(name, tmp_path):
     result = RESULTS[name]()
     table = result.to_csv(tmp_path / "deep" / "numbers.csv")

@@ -86,6 +86,15 @@ def test_there_is_nothing_else(server, method, path):
     assert ask(server, method, path, "", Origin=server.address.rstrip("/"))[0] == 404
 
 
+@pytest.mark.parametrize(("error", "printed"), [(ConnectionResetError(), False), (RuntimeError("broken"), True)])
+def test_a_browser_that_closes_its_connection_is_no_error(server, capsys, error, printed):
+    try:
+        raise error
+    except Exception:
+        server.handle_error(None, ("127.0.0.1", 1))
+    assert ("Traceback" in capsys.readouterr().err) is printed
+
+
 def play(monkeypatch, browser, *options):
     """What the command prints, with a browser that opens or not, ended by Control-C."""
     opened = []

@@ -152,7 +152,7 @@ function drift({ drift: points }, width) {
   const [, size, slope] = points.at(-1), names = ["mean |s|", "h′(s)/h′(0)"];
   const rows = points.flatMap(([count, s, left]) => [{ count, v: s, name: names[0] }, { count, v: left, name: names[1] }]);
   return {
-    text: `Mean |s| is ${size.toPrecision(2)}; ${(100 * slope).toPrecision(2)} % of the slope of h is left for errors to enter by.`,
+    text: `Mean |s| is ${size.toPrecision(2)}. The slope of h is ${(100 * slope).toPrecision(2)} % of its largest value, and errors enter a cell through this slope.`,
     plot: frame(width, "Mean internal state and the slope of h while the network learns", {
       x: { label: "sequences", tickFormat: "~s" }, y: { label: null, grid: true, domain: [0, Math.max(1, ...points.map((p) => p[1]))] },
       color: { domain: names, range: [COLOUR(1), COLOUR(0)], legend: true },

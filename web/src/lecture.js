@@ -28,7 +28,7 @@ export const STEPS = [
   {
     title: "Forgetting can be proved",
     text: [
-      "These units feed back only to themselves: n(t) = u·n(t−1) + …. What is left of an error after q steps is u^q, so the bound and the measurement are one line.",
+      "These units feed back only to themselves: n(t) = u·n(t−1) + a(t). What is left of an error after q steps is u^q, so the bound and the measurement are one line.",
       "A network that forgets can be replaced by one that looks at a window of the past. The closer |u| is to 1, the longer that window has to be.",
     ],
     figures: ["flow", "memory"],

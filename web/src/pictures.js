@@ -86,7 +86,7 @@ export function eigen({ eigenvalues }, width, state) {
   return {
     text: `At step ${state.step} the largest of ${eigenvalues.length} eigenvalues has size ${radius.toPrecision(3)}; ${outside} outside the unit circle.`,
     plot: frame(size, `Eigenvalues of the Jacobian of step ${state.step}, largest size ${radius.toPrecision(3)}`, {
-      height: size * 0.92, x: { label: "real part", domain: [-reach, reach], ticks: 5 },
+      height: undefined, aspectRatio: 1, x: { label: "real part", domain: [-reach, reach], ticks: 5 },
       y: { label: "imaginary part", domain: [-reach, reach], ticks: 5 }, grid: true,
       marks: [
         Plot.line(circle, { strokeOpacity: 0.6 }),
@@ -105,15 +105,15 @@ export function carousel({ carousel: found, cell }, width) {
     rows.map((row, q) => ({ q, low: Math.min(...row), mid: median(row), high: Math.max(...row) })).filter((d) => Math.abs(d.mid) < 1e6);
   const cut = bands(found.cut), full = bands(found.full);
   const values = [...cut, ...full].flatMap((d) => [d.low, d.high]).filter((v) => Math.abs(v) < 1e4);
-  const domain = [Math.max(-5, Math.min(0, ...values)), Math.min(10, Math.max(1.2, ...values))];
+  const domain = [Math.max(-5, Math.min(0, ...values)), Math.min(10, Math.max(1.1, ...values))];
   const clamp = (v) => Math.max(domain[0], Math.min(domain[1], v));
   const names = ["net inputs cut, as in 1997", "nothing cut (median, range)"];
   const last = cut.at(-1).mid;
   const constant = cut.every((d) => d.low === 1 && d.high === 1);
   return {
     text: constant
-      ? `With the cuts ∂${found.of}(T)/∂${found.of}(T−q) is exactly 1 at every lag: the constant error carousel.`
-      : `With the cuts ${digits(last)} is left of an error of ${found.of} after ${cut.length - 1} steps (median of the units).`,
+      ? `With the cuts, ∂${found.of}(T)/∂${found.of}(T−q) is exactly 1 at every lag: the constant error carousel.`
+      : `With the cuts, ${digits(last)} of an error of ${found.of} is left after ${cut.length - 1} steps (median of the units).`,
     plot: frame(width, `Derivative of ${found.of} through time, with and without cuts`, {
       x: { label: "lag q (steps back)", domain: [0, cut.length - 1] },
       y: { label: `∂${found.of}(T)/∂${found.of}(T−q)`, domain, grid: true },
@@ -135,7 +135,7 @@ export function heat(rows, width, { label, x, y, marks = [] }) {
   const high = Math.max(1e-30, ...values.map(Math.abs));
   return frame(width, label, {
     x: { label: x, domain: [0.5, rows.length + 0.5] }, y: { label: y, domain: [units + 0.5, 0.5], ticks: Math.min(units, 8) },
-    color: { type: "linear", scheme: "PuOr", domain: [-high, high], legend: true, label: null, tickFormat: ".1~e", ticks: 3, width: Math.min(220, width) },
+    color: { type: "linear", scheme: "PuOr", domain: [-high, high], legend: true, label: null, tickFormat: ".2~g", ticks: 4, width: Math.min(220, width) },
     marks: [
       Plot.raster(values, { width: rows.length, height: units, x1: 0.5, x2: rows.length + 0.5, y1: 0.5, y2: units + 0.5, imageRendering: "pixelated" }),
       Plot.dot(marks, { x: (t) => t + 1, y: units + 0.5, dy: 6, symbol: "triangle", fill: COLOUR(1), r: 4 }),
@@ -144,7 +144,7 @@ export function heat(rows, width, { label, x, y, marks = [] }) {
 }
 
 export function memory({ memory: found, cell }, width) {
-  if (!found) return { text: `A unit of ${cell.name} keeps no known part of its own past: its memory has no weights.` };
+  if (!found) return { text: `${cell.name} has no state that adds up what each step writes, so there are no memory weights.` };
   const sizes = found.rows.map((row) => row.reduce((sum, v) => sum + Math.abs(v), 0));
   const all = sizes.reduce((sum, v) => sum + v, 0);
   const recent = sizes.slice(-10).reduce((sum, v) => sum + v, 0);

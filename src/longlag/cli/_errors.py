@@ -14,8 +14,8 @@ import typer
 def one_line_errors(when_stopped: str = "stopped") -> Iterator[None]:
     """Turn errors into one line on standard error and an exit status, without a traceback.
 
-    Bad input: status 2. Control-C: status 130, and ``when_stopped`` says how to go on. A reader that has gone away
-    (``| head``) is no error: status 0.
+    Bad input ends with status 2. Control-C ends with status 130, and ``when_stopped`` says how to continue. A closed
+    pipe (``| head``) is no error and ends with status 0.
     """
     try:
         yield

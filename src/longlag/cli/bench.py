@@ -1,4 +1,4 @@
-"""``longlag bench``: our layers over torch's in the same run; correctness first."""
+"""``longlag bench``: times of our layers divided by torch's in the same run, after a check of the results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZES: list[Size] = [(100, 1, 8, 16), (100, 32, 64, 128), (1000, 8, 32, 64), (20
 LARGE = SIZES[1], SIZES[3]  # large enough for a second thread
 LARGE_INFERENCE: list[Size] = [(200, 32, 256, 512), (50, 256, 128, 256)]
 SHORT: list[Size] = [(1, 1, 256, 256), (1, 1, 512, 512), (4, 8, 256, 256), (16, 1, 512, 512)]
-LONG: Size = (2000, 1, 64, 256)  # one sequence: threads can share nothing but its products
+LONG: Size = (2000, 1, 64, 256)  # one sequence: threads can share only the matrix products
 CELLS = {"LSTM": (16, 64, 256), "GRU": (512,)}  # units of `layer.step` against nn.LSTMCell and nn.GRUCell
 
 GRADIENTS, TRAINING, INFERENCE, STEP = "forward + backward", "training step", "inference", "step"
@@ -85,7 +85,7 @@ def cpu_cases(sizes: Sequence[Size] = SIZES) -> Iterator[Case]:
 
 
 def check(case: Case) -> None:
-    """Refuse to time a layer that computes other numbers than its peer."""
+    """Raise if a layer and its peer compute different numbers."""
     import torch
 
     if not case.same:
@@ -122,7 +122,7 @@ def call_of(layer: Any, x: Any, work: str = GRADIENTS) -> Callable[[], Any]:
     parameters, d_y = list(layer.parameters()), torch.randn_like(layer(x)[0])
     if work == GRADIENTS:
         return lambda: torch.autograd.grad(layer(x)[0], parameters, d_y)
-    optimizer, target = torch.optim.SGD(parameters, 1e-9), d_y  # the weights stay what they are
+    optimizer, target = torch.optim.SGD(parameters, 1e-9), d_y  # the weights stay unchanged
 
     def training_step() -> None:
         optimizer.zero_grad()

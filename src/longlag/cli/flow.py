@@ -88,7 +88,7 @@ def credit(
     seed: Seed = 0,
     out: Out = Path("flow_credit.png"),
 ) -> None:
-    """Which earlier steps the loss at each step is credited to.
+    """Which earlier steps get credit for the loss at each step.
 
     The loss is ½ ‖y(t)‖² at every step. The picture has one column per loss; going down a column is going back in
     time. Where the colour has faded, nothing can be learned.
@@ -114,7 +114,7 @@ def forgetting(
     seed: Seed = 0,
     out: Out = Path("flow_forgetting.png"),
 ) -> None:
-    """How fast a local-feedback network forgets, beside the proven bound.
+    """How fast a local-feedback network forgets, with the proven bound.
 
     Left, the influence of an input on the output q steps later. Right, by how much the output changes when the
     network sees only the last Q inputs: a network that forgets is a feed-forward network on a window.
@@ -208,8 +208,8 @@ def compare(
 ) -> None:
     """Error flow of Elman, leaky, LSTM, LSTM-97 and local-feedback layers on one axis.
 
-    All as they are initialised, on the same noise. LSTM-97 appears twice: with the cuts of its learning rule the
-    error of the internal states is carried on unchanged, exactly 1; without them it is not.
+    All layers are as initialised and read the same noise. LSTM-97 appears twice: with the cuts of its learning rule the
+    error of the internal states stays exactly 1; without the cuts the error changes.
     """
     with one_line_errors():
         from longlag import flow
@@ -232,5 +232,5 @@ def compare(
 
 
 def write(result: Result, out: Path, **options: object) -> None:
-    """The picture at ``out``, the numbers beside it."""
+    """Write the picture to ``out`` and its numbers to a CSV file of the same name."""
     typer.echo(f"{result.save(out, **options)}, {result.to_csv(out.with_suffix('.csv'))}")

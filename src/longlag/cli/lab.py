@@ -127,7 +127,7 @@ def verify(
     seed: Annotated[int, typer.Option(help="Which sample.")] = 0,
     out: Out = OUT,
 ) -> None:
-    """Run a sample of stored trials again and compare: does today's code make the records of the code that made them?
+    """Run a sample of stored trials again: does today's code give the records of the code that made them?
 
     Ends with status 1 if a record differs.
     """

@@ -1,4 +1,4 @@
-"""`longlag tag`: train a tagger, see how good it is, use it."""
+"""`longlag tag`: train a tagger, measure its accuracy, use it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def train(
     """Learn to tag from a file of tagged sentences.
 
     Tags of spans (BIO, BIOES, BILOU) are recognised: the model is then chosen by F1, else by accuracy. After every
-    epoch the folder holds a model that works; if the training is killed, the same command with --resume goes on.
+    epoch the folder holds a model that works; if training is killed, the same command with --resume continues.
 
     [bold]Example[/bold]
 

@@ -1,4 +1,4 @@
-"""Recorded operations as a program on arrays: what is constant, what lasts, what is never read."""
+"""Recorded operations as a program on arrays: which arrays are constant, kept between calls, or never read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an export must hold to: it gives the numbers of the reference engine, and overwrites nothing by itself."""
+"""Checks of an export: it must give the numbers of the reference engine, and overwrite a file only if asked to."""
 
 from __future__ import annotations
 

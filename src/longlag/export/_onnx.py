@@ -97,7 +97,7 @@ def _check_packages() -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without torch's remarks about packages that longlag does not use."""
+    """Silence torch's warnings about packages that longlag does not use."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     try:

@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Carousel(Result):
-    """What becomes of an error of the internal states s(t), q steps earlier; C memory cells.
+    """How much of an error of the internal states s(t) is left q steps earlier; C memory cells.
 
     Attributes:
         lags: (Q,) 0..t.
         cut: (Q, B, C) = ∂s_j(t)/∂s_j(t−q) when net inputs pass no error back, the rule of 1997: 1, exactly.
         full: (Q, B, C) = the same derivative with nothing cut.
         full_norm: (Q, B) = ‖∂s(t)/∂s(t−q)‖₂ with nothing cut.
-        entering: (B, C) = y_og(t) h′(s(t)): by this an error of the cell's output is scaled when it enters at t;
-        leaving_cell, leaving_gate: (Q, B, C) = y_ig g′ and g σ′ of step t−q: by this when it leaves into the
-            weights of the cell or of the input gate. Nothing else scales it, however large q is.
+        entering: (B, C) = y_og(t) h′(s(t)), the factor of an error that enters from the cell's output at t.
+        leaving_cell, leaving_gate: (Q, B, C) = y_ig g′ and g σ′ of step t−q, the factors of an error that leaves into
+            the weights of the cell or of the input gate. No other factor scales the error, however large q is.
     """
 
     lags: Tensor

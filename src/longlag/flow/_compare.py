@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison(Result):
     """Error flows by name."""
 
@@ -52,7 +52,7 @@ class Comparison(Result):
 def compare(
     flows: Mapping[str, ErrorFlow | Carousel | nn.Module], x: Tensor | None = None, *, title: str = "Error flow"
 ) -> Comparison:
-    """Put error flows beside each other: of layers on the same input, or as they were computed.
+    """Collect error flows for one picture: computed here for layers on the same input, or given.
 
     Args:
         flows: name -> a layer, whose `error_flow` over x is taken; an `ErrorFlow`; or a `Carousel`, which shows the

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 DECADES = 8  # the picture's colours span so many powers of ten
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Credit(Result):
     """Gradients of the loss at each step with respect to every earlier input and state.
 

@@ -1,4 +1,4 @@
-"""Internal state drift over training, and what a negative input-gate bias does about it. [LSTM-97 4 drift]"""
+"""Internal state drift over training, and the effect of a negative input-gate bias. [LSTM-97 4 drift]"""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LARGEST = {"4s-2": 2.0, "2s-1": 1.0, "logistic": 1.0, "tanh": 1.0, "identity": math.inf}  # sup |g|
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Drift(Result):
     """Internal states at the ends of the sequences, update by update; one row per input-gate bias.
 

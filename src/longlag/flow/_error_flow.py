@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SHOWN = 1e-12  # pictures end here: errors so small teach nothing
+SHOWN = 1e-12  # pictures end here: nothing is learned from smaller errors
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ErrorFlow(Result):
-    """Norms of ∂state(t)/∂state(t−q). Logarithms are kept: products over 1000 steps leave every float format.
+    """Norms of ∂state(t)/∂state(t−q), as logarithms, since products over 1000 steps exceed every float format.
 
     Attributes:
         lags: (Q,) the lags q; state(t−q) is the state after step t−q, and before the first step for q = t + 1.
         log_singular: (Q, B, r) natural logs of the singular values, largest first; r = n (exact) or 1 (probe).
             Those below about 1e-16 of the largest are rounding.
         log_bound: (Q, B) natural logs of an upper bound on the norm; ``bound_is`` is its formula.
-        error: by how much, relatively, a norm may be underestimated; 0 for exact. Holds for each number
-            with probability 0.999.
+        error: the largest relative underestimate of a norm, which holds for each number with probability 0.999;
+            0 for exact.
     """
 
     name: str

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Forgetting(Result):
     """Influence of past inputs on the output at step t, measured and bounded.
 
@@ -93,7 +93,7 @@ class Forgetting(Result):
         }
 
     def plot(self, epsilon: float = 1e-3) -> Figure:
-        """Measured influence beside its bound, the horizon, and what a finite window changes."""
+        """Measured influence and its bound, the horizon, and the effect of a finite window."""
         with style():
             figure, (left, right) = new_figure(1, 2, width=7.6, height=3.5)
             measured = self.measured.flatten(1)
@@ -136,7 +136,7 @@ def _mark(axes: Any, where: float, epsilon: float, word: str) -> None:
 
 @torch.no_grad()
 def forgetting(network: nn.Module, x: Tensor, t: int | None = None) -> Forgetting:
-    """How fast a local-feedback network forgets: measured influence of old inputs beside the proven bound.
+    """How fast a local-feedback network forgets: the measured influence of old inputs, and the proven bound.
 
     One hidden layer: |∂y_i(t)/∂x_k(t−q)| ≤ ¼ Σ_j |w_out,ij w_jk| ρ_jᵠ with ρ = |u| or |v|/2 [LF-92 3]; deeper
     networks by the same sum over paths.

@@ -3,8 +3,8 @@
 For lag q, P = A(t) A(t−1) … A(t−q+1), (n, n), is never formed. From p random starting vectors X the block Krylov
 space of P Pᵀ, span(X, P Pᵀ X, …, (P Pᵀ)^(k−1) X), gets an orthonormal basis Q; then ‖Pᵀ Q‖₂ ≤ ‖P‖₂.
 
-How much smaller? For one start, Pr(‖Pᵀ Q‖² < (1−ε) ‖P‖²) ≤ 1.648 √n e^(−√ε (2k−1)) whatever P is (Kuczyński and
-Woźniakowski 1992, theorem 4.2); p independent starts all fail with the p-th power of that.
+For one start, Pr(‖Pᵀ Q‖² < (1−ε) ‖P‖²) ≤ 1.648 √n e^(−√ε (2k−1)) whatever P is (Kuczyński and Woźniakowski 1992,
+theorem 4.2); the probability that p independent starts all fail is the p-th power of this bound.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def log_norms(run: Run, t: int, lags: Sequence[int], probes: int, tolerance: flo
 
 
 def _orthogonal(block: Tensor, basis: Sequence[Tensor]) -> Tensor:
-    """An orthonormal block (B, K, n, p) beside the given ones; twice, since once loses digits."""
+    """A block (B, K, n, p) made orthonormal to the given ones, in two passes, because one pass loses digits."""
     known = torch.cat(list(basis), -1)
     for _ in range(2):
         block = torch.linalg.qr(block - known @ (known.mT @ block)).Q

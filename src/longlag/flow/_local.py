@@ -127,7 +127,7 @@ def _changes(network: Network, x: Tensor) -> Iterator[Tensor]:
 
 
 def _at_restart(units: Units, x: Tensor) -> Tensor:
-    """The most that a state can be: |a| ≤ C/(1−|u|) with C ≥ |w·input + b| for net feedback, |h| ≤ 1."""
+    """The largest possible |state|: |a| ≤ C/(1−|u|) with C ≥ |w·input + b| for net feedback, |h| ≤ 1."""
     if units.kind != "net":
         return torch.full_like(units.bias, 1.0 if units.kind == "activation" else 0.0)
     inside = units.W.abs().sum(-1) + units.bias.abs()  # the outputs of other units lie in (−1, 1)

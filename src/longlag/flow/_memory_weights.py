@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MemoryWeights(Result):
     """c(t) = Σ_k w_k ⊙ g_k + carried, w_k = i_k ⊙ f_{k+1} ⊙ … ⊙ f_t.
 
     Attributes:
         log_weights: (t + 1, B, H) natural logs of w_k; k counts steps from 0.
-        written: (t + 1, B, H) g_k = tanh of the candidate's net input: what step k offered.
+        written: (t + 1, B, H) g_k = tanh of the candidate's net input: the value that step k offered.
         carried: (B, H) f_0 ⊙ … ⊙ f_t ⊙ c before the first step.
         state: (B, H) c(t) of the run itself.
     """
@@ -48,7 +48,7 @@ class MemoryWeights(Result):
 
     @property
     def age(self) -> Tensor:
-        """(B, H) mean age in steps of what a cell is made of, weighted by |w_k g_k|."""
+        """(B, H) mean age, in steps, of a cell's content, weighted by |w_k g_k|."""
         share = self.contributions.abs()
         ages = torch.arange(self.t, -1, -1, dtype=share.dtype)[:, None, None]
         return (ages * share).sum(0) / share.sum(0).clamp(min=torch.finfo(share.dtype).tiny)

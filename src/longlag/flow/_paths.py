@@ -22,7 +22,7 @@ def path_products(layer: nn.Module, x: Tensor, lag: int, t: int | None = None, *
 
     ``of="output"``: ∂y_k0(t)/∂y_kn(t−n) = Σ_{k1..k(n−1)} Π_{q=1..n} f′(net_k(q−1)(t−q+1)) w_k(q−1)k(q);
     ``of="net"``: ∂ϑ_kn(t−n)/∂ϑ_k0(t) = Σ_{k1..k(n−1)} Π_{q=1..n} w_k(q−1)k(q) f′(net_k(q)(t−q)),
-    the equation of the source: every slope is taken one step earlier. Both are returned before they are summed.
+    the equation of the paper, whose slopes are taken one step earlier. Products are returned, not their sum.
 
     Args:
         layer: as in `conditions`, with at most 5 units.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Spectrum(Result):
     """Spectral radius and norm of the step Jacobian along a run; both (S, B), at the steps ``times`` (S,)."""
 

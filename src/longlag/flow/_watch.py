@@ -36,10 +36,10 @@ class TrainingMonitor(Result):
 
     Attributes:
         history: quantity -> [(update, value), …]. Quantities: ``gradient`` (norm of the whole gradient as the
-            optimiser sees it), ``gradient/<parameter>``, ``clip`` (share of the gradient's norm that was left, at
-            updates where it was cut), and for each recurrent layer ``<layer>/lag/<q>`` (norm of the last scored
-            output's gradient, q steps back in time), ``<layer>/gate/<gate>/low`` and ``/high`` (share of values in
-            the outer tenths of the gate's range), ``<layer>/dead``, ``<layer>/drifting`` (shares of units),
+            optimiser sees it), ``gradient/<parameter>``, ``clip`` (share of the gradient's norm that is left, at
+            updates where clipping reduced the norm), and for each recurrent layer ``<layer>/lag/<q>`` (norm of the
+            last scored output's gradient, q steps back in time), ``<layer>/gate/<gate>/low`` and ``/high`` (share of
+            values in the outer tenths of the gate's range), ``<layer>/dead``, ``<layer>/drifting`` (shares of units),
             ``<layer>/non_finite`` (the first such step).
         samples: layer -> its latest sample, with the indices of ``dead`` outputs and ``drifting`` states.
         skipped: layer -> why it could not be sampled.

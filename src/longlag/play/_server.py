@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from functools import cached_property
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,7 +15,7 @@ from typing import Any
 PAGE = Path(__file__).with_name("page.html")
 LONGEST = 20_000  # bytes of a request
 LOOPBACK = "127.0.0.1"
-PORTS = 20  # tried one after the other
+PORTS = 20  # how many ports are tried, one after the other
 
 
 class Playground(ThreadingHTTPServer):
@@ -31,7 +32,7 @@ class Playground(ThreadingHTTPServer):
     """
 
     daemon_threads = True
-    allow_reuse_address = os.name == "posix"  # elsewhere it means to share the port
+    allow_reuse_address = os.name == "posix"  # on Windows, the option would let two servers share the port
 
     def __init__(self, port: int = 8971) -> None:
         if not 0 <= port < 2**16:
@@ -47,6 +48,11 @@ class Playground(ThreadingHTTPServer):
                     raise
                 continue
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that closes its connection is no error; anything else is printed."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
     @property
     def address(self) -> str:
         """Where the page is."""
@@ -59,7 +65,7 @@ class Playground(ThreadingHTTPServer):
 
     @cached_property
     def page(self) -> bytes:
-        """The page, told that cells can be typed."""
+        """The page, marked as one where cells can be typed."""
         return PAGE.read_text(encoding="utf-8").replace('data-types="no"', 'data-types="yes"', 1).encode()
 
 
@@ -93,7 +99,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.path != "/cell":
             self._refuse(HTTPStatus.NOT_FOUND, f"playground: no such page: {self.path}")
         elif body is None:
-            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"playground: at most {LONGEST} bytes, please")
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"playground: a cell has at most {LONGEST} bytes of text")
         else:
             self._cell(body.decode("utf-8", errors="replace"))
 
@@ -104,12 +110,12 @@ class Handler(BaseHTTPRequestHandler):
             with self.server.deriving:
                 source = cells.from_text(text).source("js")
         except (ValueError, TypeError) as error:
-            self._refuse(HTTPStatus.OK, str(error))  # an answer, no failed request
+            self._refuse(HTTPStatus.OK, str(error))  # the request itself succeeded
         else:
             self._json(HTTPStatus.OK, {"source": source})
 
     def _ours(self, *, writes: bool = False) -> bool:
-        """Whether the browser means this server and, for what is posted, the page comes from it."""
+        """Whether a request is addressed to this server and, if it posts text, comes from the playground's own page."""
         host, origin = self.headers.get("Host"), self.headers.get("Origin")
         right = host in self.server.hosts and (origin == f"http://{host}" or (origin is None and not writes))
         if not right:
@@ -133,4 +139,4 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: the page tells the user what happens."""
+        """Print nothing: the page itself shows errors."""

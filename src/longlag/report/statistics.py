@@ -42,7 +42,7 @@ def bootstrap(
 
 
 def fewer(successes: int, trials: int, other_successes: int, other_trials: int) -> float:
-    """How probable so few successes are if both rates are the same: Fisher's exact test, one-sided.
+    """The probability of so few successes if both rates are the same: Fisher's exact test, one-sided.
 
     >>> round(fewer(8, 10, 10, 10), 3), fewer(10, 10, 10, 10)
     (0.237, 1.0)
@@ -54,7 +54,7 @@ def fewer(successes: int, trials: int, other_successes: int, other_trials: int) 
 
 
 def smaller(first: Sequence[float], second: Sequence[float], draws: int = 20_000) -> float:
-    """How probable ranks as low as those of `first` are if both come from one distribution: Mann and Whitney's test.
+    """The probability of ranks as low as those of `first` under one distribution: Mann and Whitney's test.
 
     One-sided, by random permutations, which are right with any number of ties (infinities among them).
 

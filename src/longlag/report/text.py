@@ -77,7 +77,7 @@ def headline(rows: Sequence[PaperRow]) -> str:
 
 
 def freshness(rows: Sequence[PaperRow]) -> str:
-    """How many rows stand on seeds that nobody had looked at, in one sentence."""
+    """How many rows use seeds that were not used to choose settings, in one sentence."""
     run = [row for row in rows if row.outcome != "not run"]
     fresh = [row for row in run if shown(row).fresh]
     old = f"; the other {len(run) - len(fresh)} show trials of earlier seeds" if len(fresh) < len(run) else ""

@@ -1,4 +1,4 @@
-"""What thirty years changed: cells of today on the tasks of 1997, by the rule of 1997 and by BPTT and Adam."""
+"""Cells of today on the tasks of 1997, by the rule of 1997 and by BPTT and Adam."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

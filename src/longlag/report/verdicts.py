@@ -191,7 +191,7 @@ def rows_of(results: Sequence[Result]) -> list[Row]:
 
 @dataclass(frozen=True)
 class PaperRow:
-    """One row of the paper with what became of it: "comes out", "partly", "does not", "not run"."""
+    """One row of the paper with its outcome: "comes out", "partly", "does not", "not run"."""
 
     table: int
     name: str

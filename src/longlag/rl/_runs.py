@@ -1,4 +1,4 @@
-"""Layers over batches whose sequences may start anew at any step, the batch first."""
+"""Layers over batches, batch first, in which a new sequence may start at any step."""
 
 from __future__ import annotations
 

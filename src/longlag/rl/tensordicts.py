@@ -23,7 +23,7 @@ class RecurrentModule(TensorDictModuleBase):
 
     While an environment is stepped, the module runs `Layer.step`. In recurrent mode
     (``torchrl.modules.set_recurrent_mode``, which losses set) the last dimension of the tensordict is time, and all
-    sequences run in one call. In both modes a sequence starts anew where ``"is_init"`` is true; the transform
+    sequences run in one call. In both modes a new sequence starts where ``"is_init"`` is true; the transform
     ``InitTracker`` writes this entry.
 
     Args:

@@ -126,7 +126,7 @@ def _grow(live: _Pool, log_p: Tensor, t: int) -> tuple[_Pool, Tensor]:
 
 
 def _store(stored: _Pool, grown: _Pool, ends: Tensor) -> _Pool:
-    """The k best finished hypotheses so far; a full pool accepts no more, independently of the rest of the batch."""
+    """The k best finished hypotheses so far; a full pool accepts no more, whatever the rest of the batch."""
     k = stored.scores.shape[1]
     among_best = torch.arange(ends.shape[1], device=ends.device) < k
     closed = stored.filled.all(1, keepdim=True)

@@ -1,4 +1,4 @@
-"""The training loop: epochs, averaged weights, checkpoints. The same numbers again, however often it is interrupted."""
+"""The training loop: epochs, averaged weights, checkpoints. Interrupted training gives the same numbers."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Loop:
         folders.write_tensors(folder / folders.CHECKPOINT, tensors, **notes)
 
     def read(self, folder: Path) -> None:
-        """Go on where `write` was called, bit for bit."""
+        """Continue bit for bit from where `write` was called."""
         path = folder / folders.CHECKPOINT
         tensors, notes = folders.read_tensors(path)
         kinds: dict[str, dict[str, Tensor]] = {}

@@ -34,10 +34,10 @@ class Tagger(nn.Module):
     `learn` makes a tagger from files; `save` and `load` keep it in a folder.
 
     Args:
-        vocabulary: what it knows of words, and the tags; see `longlag.tagger.vocabulary.Vocabulary.of`.
+        vocabulary: words, characters, affixes and tags; see `longlag.tagger.vocabulary.Vocabulary.of`.
         hidden: H, units of an LSTM in each direction.
         layers: LSTMs on top of each other.
-        head: ``"crf"``, or ``"softmax"``: each word's tag for itself.
+        head: ``"crf"``, or ``"softmax"``: the tag of each word is chosen independently.
         dropout: share of features left out in training, one draw per sentence (Gal and Ghahramani 2016).
         vectors: (V, D) pretrained vectors for ``vocabulary.vectors``, row 0 for words without one; not trained.
 

@@ -1,4 +1,4 @@
-"""Raw text into words, by rules close to those of the English treebanks. Nothing is lost but white space.
+"""Split raw text into words, by rules close to those of the English treebanks. Only white space is lost.
 
 In this order, the first that fits wins:
 

@@ -90,15 +90,15 @@ def train_tagger(
     watch: Watch | None = None,
     world: World | None = None,
 ) -> Tagger:
-    """Train on a file, keep the epoch that is best on another, write it to a folder.
+    """Train on one file, select the best epoch by another, and write the model to a folder.
 
-    After every epoch the folder holds a model that loads and a checkpoint to go on from. The same files and settings
-    give the same bytes.
+    After every epoch the folder holds a model that can be loaded and a checkpoint for resuming. The same files and
+    settings give the same bytes.
 
     Args:
         train, dev: tagged sentences; see `longlag.tagger.data.read`.
         folder: new or empty; with ``resume`` one that an interrupted training has left.
-        resume: go on after the last finished epoch, to what an uninterrupted training would have given.
+        resume: continue after the last finished epoch; the result is that of uninterrupted training.
         watch: is called with notes and progress.
         world: processes that share the batches; the first writes.
     """
@@ -233,7 +233,7 @@ def columns_of(folder: Path) -> str | None:
 
 
 def check_origin(then: dict, now: dict, folder: Path) -> None:
-    """Refuse to go on with other settings or data than at the start."""
+    """Refuse to resume with settings or data that differ from those at the start."""
     if then["data"] != now["data"]:
         raise folders.FolderError(
             f"Tagger: {folder} was begun with other training or dev data; resume with the same files"

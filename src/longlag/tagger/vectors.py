@@ -13,8 +13,8 @@ from longlag.tagger.data import DataError, chunks
 def read_vectors(path: str | Path) -> tuple[dict[str, int], Tensor]:
     """Words, numbered from 1, and their vectors (V + 1, D), row 0 zeros; from lines ``word v1 v2 …``.
 
-    A first line of two numbers (how many, how wide: word2vec's) is passed over. A word may hold blanks. If a
-    word comes twice, its first vector counts. Vectors are scaled to a mean square of 1/D, as long as trained ones.
+    A first line of two numbers (word2vec's count and width) is skipped. A word may contain blanks. If a word
+    occurs twice, its first vector is used. Vectors are scaled to a mean square of 1/D, as long as trained ones.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -105,8 +105,8 @@ class DelayedXOR:
 class Parity:
     """Parity: is the number of +1 among the inputs -1, +1 odd? A limit of LSTM-97 (500 steps; its section 6).
 
-    L uniform on {T, ..., T + T/10}; target at the end: 1 if odd, 0 if even. Every input matters, the last
-    one too, hence minimal lag 1.
+    L uniform on {T, ..., T + T/10}; target at the end: 1 if odd, 0 if even. Every input matters,
+    also the last one, so the minimal lag is 1.
 
     >>> batch = Parity(T=5).sample(1, np.random.default_rng(0))
     >>> bool(batch.targets[0, 0] == (batch.inputs > 0).sum() % 2)
