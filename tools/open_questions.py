@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from longlag import lab
+from longlag.lab.architecture import Construction
 from longlag.lab.hs97 import experiment_1, experiment_2a, experiment_2b, experiment_3, plain_2a
-from longlag.lab.learners import Construction
 from longlag.lab.spaces import Range, Space
 
 RANGES = [("4s-2", "2s-1"), ("2s-1", "4s-2"), ("4s-2", "4s-2"), ("2s-1", "2s-1")]  # g, h

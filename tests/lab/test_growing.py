@@ -8,9 +8,10 @@ import torch
 
 import longlag as ll
 from longlag.lab import beyond, hs97
+from longlag.lab.architecture import Architecture, Construction
 from longlag.lab.criteria import Goal, WindowCriterion
 from longlag.lab.growing import GrowingModel, failed, part_of, places
-from longlag.lab.learners import Architecture, Construction, LSTM97Learner
+from longlag.lab.learners import LSTM97Learner
 from longlag.lab.models import LayerModel
 from longlag.lab.nets import initial_weights
 from longlag.lab.trials import TrialState, build, follow_window, trial

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from longlag.lab import hs97
+from longlag.lab.architecture import Architecture
 from longlag.lab.beyond import lstm
-from longlag.lab.learners import Architecture, LSTM97Learner
+from longlag.lab.learners import LSTM97Learner
 from longlag.lab.options import options
 from longlag.lab.paper import row, table
 from longlag.lab.profiles import PROFILES, paper, quick, select

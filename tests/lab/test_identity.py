@@ -10,12 +10,12 @@ import pytest
 
 from longlag import tasks
 from longlag.lab import fingerprint, hs97, identity
+from longlag.lab.architecture import Construction
 from longlag.lab.beyond import claims
 from longlag.lab.cell_rows import with_cell
 from longlag.lab.criteria import Goal, WindowCriterion
 from longlag.lab.database import FORMAT
 from longlag.lab.identity import canonical
-from longlag.lab.learners import Construction
 from longlag.lab.migration import old_key
 from longlag.lab.profiles import everything, paper
 from longlag.lab.run import reproduce

@@ -6,9 +6,9 @@ import pytest
 
 from longlag import lab
 from longlag.lab import hs97, searching
+from longlag.lab.architecture import Construction
 from longlag.lab.criteria import Goal, WindowCriterion
 from longlag.lab.findings import Judged, Search
-from longlag.lab.learners import Construction
 from longlag.lab.spaces import Range, check_space, neighbours, reading, value_at
 from longlag.lab.store import Store
 from longlag.lab.trials import Record

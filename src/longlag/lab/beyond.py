@@ -10,10 +10,11 @@ nearest to the claim; `note` says which.
 from dataclasses import replace
 from typing import Literal
 
+from longlag.lab.architecture import Construction
 from longlag.lab.criteria import Goal, TestCriterion, TrainingSetCriterion
 from longlag.lab.experiment import Claim, Experiment, Figures, Reading
 from longlag.lab.hs97 import ALL, experiment_1, experiment_3, experiment_4, experiment_5, experiment_6
-from longlag.lab.learners import Construction, GuessingLearner, Learner, LSTM97Learner
+from longlag.lab.learners import GuessingLearner, Learner, LSTM97Learner
 from longlag.tasks import DelayedXOR, Parity
 
 LIMITS = "Section 6, limitations"

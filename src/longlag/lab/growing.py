@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from longlag.lab.learners import Architecture, LSTM97Learner
+from longlag.lab.architecture import Architecture
+from longlag.lab.learners import LSTM97Learner
 from longlag.lab.models import LayerModel, SequenceErrors
 from longlag.lab.nets import initial_weights, with_blocks
 from longlag.tasks import Ragged

@@ -12,9 +12,10 @@ nothing better is known.
 
 from typing import Literal
 
+from longlag.lab.architecture import Architecture, Construction
 from longlag.lab.criteria import Goal, GrammarCriterion, TestCriterion, WindowCriterion
 from longlag.lab.experiment import Experiment, Figures, Reading
-from longlag.lab.learners import Architecture, Construction, LSTM97Learner, PlainLearner
+from longlag.lab.learners import LSTM97Learner, PlainLearner
 from longlag.lab.paper import row
 from longlag.tasks import (
     Adding,

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
+from longlag.lab.architecture import Architecture, Construction
 from longlag.lab.criteria import Goal, GrammarCriterion, TestCriterion, WindowCriterion
 from longlag.lab.experiment import Experiment
-from longlag.lab.learners import Architecture, Construction, LSTM97Learner, PlainLearner
+from longlag.lab.learners import LSTM97Learner, PlainLearner
 from longlag.lab.profiles import paper
 from longlag.tasks import Distractors, EmbeddedReber
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from longlag import __version__
+from longlag.lab.architecture import check_int
 from longlag.lab.experiment import Experiment
 from longlag.lab.fingerprint import fingerprint
-from longlag.lab.learners import check_int
 from longlag.lab.profiles import FIRST_SEED
 from longlag.lab.store import Store
 from longlag.lab.trials import Record

@@ -16,11 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from longlag.lab.architecture import check_int
 from longlag.lab.experiment import Experiment
 from longlag.lab.findings import Judged, Search
 from longlag.lab.fingerprint import fingerprint
 from longlag.lab.identity import canonical
-from longlag.lab.learners import check_int
 from longlag.lab.run import reproduce
 from longlag.lab.spaces import Range, Space, check_space, neighbours, reading, size, suggested
 from longlag.lab.store import Store

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from longlag.lab.architecture import check_int
 from longlag.lab.experiment import Experiment
-from longlag.lab.learners import check_int
 from longlag.lab.store import Store
 from longlag.lab.trials import Record, trial
 
