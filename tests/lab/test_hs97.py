@@ -13,6 +13,7 @@ from longlag.lab.options import options
 from longlag.lab.paper import row, table
 from longlag.lab.profiles import PROFILES, paper, quick, select
 from longlag.lab.trials import TrialState
+from longlag.tasks import Distractors
 
 EVERY = paper()
 TEXT = [e for e in EVERY if e.reading == "text"]
@@ -59,7 +60,7 @@ def test_a_fit_differs_and_says_how_and_a_text_does_not():
             assert text.learner != e.learner
             assert (text.paper, text.trials) == (e.paper, e.trials)
             assert text.stop == (replace(e.stop, fresh=False) if e.name == "3b T=1000 N=1" else e.stop)
-            assert text.task == (replace(e.task, scored="every") if e.number == "2b" else e.task)
+            assert e.task == (Distractors(p=100, scored="end") if e.number == "2b" else text.task)
             assert text.settings != e.settings
 
 

@@ -11,7 +11,7 @@ import pytest
 from longlag import tasks
 from longlag.lab import fingerprint, hs97, identity
 from longlag.lab.architecture import Construction
-from longlag.lab.beyond import claims
+from longlag.lab.beyond import claims, lstm
 from longlag.lab.cell_rows import with_cell
 from longlag.lab.criteria import Goal, WindowCriterion
 from longlag.lab.database import FORMAT
@@ -151,14 +151,15 @@ def old_store(folder, rows):
 def former_fit_of_1():
     """The reading of experiment 1 that 0.1 called its fit."""
     text = hs97.experiment_1(3, 2, 0.5)
-    network = replace(text.learner.network, g="2s-1", h="4s-2")
-    return replace(text, reading="fit", learner=replace(text.learner, network=network, update="step"))
+    learner = lstm(text)
+    network = replace(learner.network, g="2s-1", h="4s-2")
+    return replace(text, reading="fit", learner=replace(learner, network=network, update="step"))
 
 
 def former_fit_of_2a():
     """The reading of experiment 2a that 0.1 called its fit."""
     text = hs97.experiment_2a()
-    learner = replace(text.learner, update="step", construction=Construction(start=0, after=300))
+    learner = replace(lstm(text), update="step", construction=Construction(start=0, after=300))
     return replace(text, reading="fit", learner=learner)
 
 
