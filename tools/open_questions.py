@@ -20,11 +20,12 @@ RANGES = [("4s-2", "2s-1"), ("2s-1", "4s-2"), ("4s-2", "4s-2"), ("2s-1", "2s-1")
 GATES, ALL = ("ig", "og"), ("ig", "og", "cell", "out")
 ADDED = [Construction(start=0, after=n, mute=mute) for n in (100, 300, 1000, 3000) for mute in (False, True)]
 REBER: Space = {
+    "learner.network.output": ["softmax", "logistic"],
     "task.targets": ["next", "legal"],
     "learner.network.g, learner.network.h": RANGES,
     "learner.update": ["sequence", "step"],
     "learner.initial": [0.0, 0.5],
-    "learner.reach": Range(0.05, 1.0, log=True),
+    "learner.reach": Range(0.02, 1.0, log=True),
     "learner.biases": [GATES, ALL],
     "learner.input_gate_bias": [(), (-1.0,) * 3, (1.0,) * 3, (-1.0, -2.0, -3.0)],
     "learner.output_gate_bias": [(-1.0, -2.0, -3.0), (0.0, 0.0, 0.0), (), (-2.0, -4.0, -6.0)],
@@ -33,6 +34,7 @@ REBER: Space = {
     "stop.every": [100, 256],
 }
 GROWN: Space = {
+    "learner.network.output": ["softmax", "logistic"],
     "learner.construction": [*ADDED, Construction(start=0, window=100, patience=1), Construction(start=1)],
     "learner.network.g": ["logistic", "4s-2", "2s-1"],
     "learner.network.h": ["identity", "2s-1"],
@@ -48,9 +50,9 @@ RTRL: Space = {
     "stop.every": [100, 1000],
 }
 QUESTIONS = {
-    "1": (experiment_1(3, 2, 0.5), REBER),
+    "1": (experiment_1(3, 2, 0.5, "fit"), REBER),
     "2a": (replace(experiment_2a(), cap=20_000), GROWN),
-    "2b": (replace(experiment_2b(), cap=20_000), GROWN),
+    "2b": (replace(experiment_2b("fit"), cap=20_000), GROWN),
     "2a RTRL": (replace(plain_2a("RTRL", 4, 4.0), cap=2_000_000), RTRL),
     "3b": (replace(experiment_3("b", 1000, 1), cap=300_000), {
         "learner.reach": Range(0.05, 1.6, log=True),
