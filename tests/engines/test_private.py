@@ -102,6 +102,36 @@ def test_a_test_of_torch_that_overlooks_a_difference(monkeypatch):
     runtime.check_likeness.cache_clear()
 
 
+@pytest.mark.parametrize("default", ["dtype", "device"])
+def test_defaults_of_torch_may_be_changed_before_the_first_call(default):
+    code = f"""
+import torch, longlag as ll
+layer, x = ll.LSTM(2, 3), torch.zeros(4, 1, 2)
+torch.set_default_{default}({"torch.float64" if default == "dtype" else "'meta'"})
+for _ in range(4):
+    y = layer(x)[0]
+    y.sum().backward()
+print(y.dtype, y.device, tuple(layer.step(x[0])[0].shape))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
+    assert done.stdout.split() == ["torch.float32", "cpu", "(1,", "3)"]
+
+
+def test_a_tensor_that_torch_makes_otherwise(monkeypatch):
+    from torch._C._dynamo import guards
+
+    from longlag.engines.cpu.runtime import _private as runtime
+
+    made = runtime.empty_function()((2, 3), (3, 1), torch.float32)
+    assert (made.shape, made.stride(), made.dtype, made.requires_grad) == ((2, 3), (3, 1), torch.float32, False)
+    monkeypatch.setattr(guards, "_empty_strided_cpu", lambda shape, strides, dtype: torch.empty(shape))
+    with pytest.raises(RuntimeError, match=sentence("torch", "_C._dynamo.guards._empty_strided_cpu")):
+        runtime.empty_function()
+    monkeypatch.delattr(guards, "_empty_strided_cpu")
+    with pytest.raises(RuntimeError, match=sentence("torch", "_C._dynamo.guards._empty_strided_cpu")):
+        runtime.empty_function()
+
+
 SIGNATURE = types.void(types.CPointer(types.intp), types.intp)
 
 

@@ -152,15 +152,15 @@ class Recurrent(CellSteps):
 
     def _weights_apart(self, k: int) -> Weights:
         """The same with bias_ih and bias_hh kept separate: engines add them faster than autograd."""
-        cell, norm = self.cell, None
-        W, U, b, b_hh, gamma, beta, R = self._values(self._names[k])
+        cell, norm, names = self.cell, None, self._names[k]
+        W, U, b, b_hh, gamma, beta, R = self._values(names)
         U = U if R is None else U @ R  # the engines' units read each other before the projection
         if b is not None and b_hh is not None:
             b = b, b_hh
         if gamma is not None and beta is not None:
             norm = self._norm(gamma, beta)
         params = tuple(self._values([name + self.suffix(k) for name in cell.params])) if cell.params else ()
-        recurrent = self._names[k][1]
+        recurrent = names[1]
         heads = 1 if recurrent is None or recurrent in self._parameters else structures.heads(self, recurrent)
         return Weights(W, b, U, None, params, norm, self.nonzeros, heads)
 

@@ -95,7 +95,8 @@ def sequences(layer: Any, x: Any, lengths: Any, reset: Any) -> Sequences:
     """Validate a layer's input (T, B, I), (B, T, I) if ``batch_first``, or (T, I) unbatched."""
     owner, batch_first = layer.class_name, layer.batch_first
     weight = layer.any_weight
-    if not isinstance(x, Tensor) or x.dtype is not weight.dtype or x.device != weight.device:
+    usual = isinstance(x, Tensor) and x.dtype is weight.dtype
+    if not usual or not ((x.is_cpu and weight.is_cpu) or x.device == weight.device):
         x = like(owner, "input", autocast(x, weight), weight)  # raises the error that names the difference
     shape = x.shape
     batched = len(shape) == 3
@@ -107,17 +108,17 @@ def sequences(layer: Any, x: Any, lengths: Any, reset: Any) -> Sequences:
         x = x.unsqueeze(1)
     elif batch_first:
         x = x.transpose(0, 1)
-    T, B, _ = x.shape
-    if T == 0:
+    if x.shape[0] == 0:
         raise ShapeError(f"{owner}: input must have at least one step, got shape {tuple(shape)}")
     if lengths is not None:
+        T, B, _ = x.shape
         if not batched:
             raise ShapeError(f"{owner}: lengths needs a batched input, got one sequence")
         lengths = check_lengths(owner, lengths, T, B, x.device)
         beyond = torch.arange(T, device=x.device)[:, None] >= lengths
         x = x.masked_fill(beyond.unsqueeze(-1), 0)  # padding may hold NaN, which must not reach a gradient
     if reset is not None:
-        reset = _reset(owner, reset, T, B, batched, batch_first, x.device)
+        reset = _reset(owner, reset, x.shape[0], x.shape[1], batched, batch_first, x.device)
     return Sequences(x, lengths, reset, batched, batch_first)
 
 

@@ -36,8 +36,8 @@ def _cell(key: str) -> Any:
 def forward(key: str, names: list[str], given: list[Tensor], *options: Any) -> list[Tensor]:
     """``longlag::recurrent``: outputs, final states and the tensor that the backward operator reads."""
     kind, optional = _called(key, names, given, options)
-    out, ends, kept, *_ = passes.forward(kind, given, optional, save=True)
-    return [out, *ends, kept] if kept is not None else [out, *ends]
+    results, kept, *_ = passes.forward(kind, given, optional, save=True)
+    return results if kept is None else [*results, kept]
 
 
 def shapes(key: str, names: list[str], given: list[Tensor], *options: Any) -> list[Tensor]:

@@ -15,12 +15,13 @@ from torch import Tensor
 
 from longlag.engines import _private
 from longlag.engines._arguments import DtypeError, ShapeError, resets_backwards
-from longlag.engines.cpu.runtime._private import likeness
-from longlag.engines.cpu.runtime.plan import Kind, Pass, Plan
+from longlag.engines.cpu.runtime._private import empty_function, likeness
+from longlag.engines.cpu.runtime.plan import Kind, Plan
 from longlag.engines.cpu.runtime.validation import Optional, check_memory, check_optional
 
 _PLAIN_TYPES = _private.PLAIN_TYPES
 _data_ptr = Tensor.data_ptr
+_empty = empty_function()
 
 
 def planned(kind: Kind, given: Sequence[Tensor], optional: Optional, save: bool) -> tuple[Plan, Sequence[Tensor]]:
@@ -58,21 +59,26 @@ def _readable(value: Tensor) -> Tensor:
 
 def forward(
     kind: Kind, given: Sequence[Tensor], optional: Optional, save: bool
-) -> tuple[Tensor, list[Tensor], Tensor | None, Plan, list[int]]:
-    """Outputs, final states, the memory that a backward pass reads, the plan for that, and addresses.
+) -> tuple[list[Tensor], Tensor | None, Plan, list[int]]:
+    """Outputs and final states, the memory that a backward pass reads, the plan for that, and addresses.
 
     The addresses are those of ``given``, of that memory and of the outputs.
     """
     plan, given = planned(kind, given, optional, save)
-    this, new = plan.forward, given[0].new_empty
-    out, ends = new(*this.workspace.shape), [new(*shape) for shape in this.results]
-    kept = new(this.workspace.kept) if save else None
+    this = plan.forward
     addresses = [*map(_data_ptr, given)]
     if 0 in addresses:  # no numbers, or no memory
         given = [check_memory(value) for value in given]
-    addresses += 0 if kept is None else kept.data_ptr(), out.data_ptr()
-    _run(plan, this, kind, [*addresses, *map(_data_ptr, ends)], optional)
-    return out, ends, kept, plan, addresses
+    kept, results = _empty(*plan.kept) if save else None, [_empty(*each) for each in this.made]
+    addresses.append(0 if kept is None else kept.data_ptr())
+    addresses += map(_data_ptr, results)
+    table, held = this.table[:], []  # tensors must live until the kernel ends
+    for place, at in zip(this.places, addresses):
+        table[place] = at
+    if not kind.bare:
+        _fill_optional(table, plan.program.places["forward"], kind, optional, held)
+    this.run(table)
+    return results, kept, plan, addresses[: len(given) + 2]
 
 
 def backward(
@@ -90,7 +96,7 @@ def backward(
         saved: the tensors given, the memory kept by the forward pass, the outputs.
         addresses: of these tensors in the forward pass; a tensor that still is there is unchanged.
     """
-    held = []
+    held = []  # tensors must live until the kernel ends
     if [*map(_data_ptr, saved)] != addresses or not plan.saved_alike(*saved):
         _check_saved(kind, saved, plan)  # hooks on saved tensors may bring back anything
         before, addresses = addresses, [_address(value, held) for value in saved]
@@ -98,9 +104,19 @@ def backward(
             plan.saved_alike = likeness(saved)
     if not kind.bare:
         check_optional(f"cell {kind.cell.name}", plan.forward.workspace.shape, plan.dtype, optional)
-    this, new = plan.backward(needed), saved[0].new_empty
-    found = [new(*shape) for shape in this.results]
-    _run(plan, this, kind, [*addresses, *map(_data_ptr, found)], optional, d_results)
+    this = plan.backward(needed)
+    found, table = [_empty(*each) for each in this.made], this.table[:]
+    for place, at in zip(this.places, [*addresses, *map(_data_ptr, found)]):
+        table[place] = at
+    for place, d in zip(plan.errors, d_results):
+        if d is not None:
+            if type(d) not in _PLAIN_TYPES and _private.has_own_operations(d):
+                what, got = f"a gradient of cell {kind.cell.name}", type(d).__name__
+                raise ShapeError(f"engine 'cpu': {what} must be a plain tensor, got {got}")
+            table[place] = _address(d, held)
+    if not kind.bare:
+        _fill_optional(table, plan.program.places["backward"], kind, optional, held)
+    this.run(table)
     gradients: list[Tensor | None] = [None] * len(needed)
     for k, d in zip(this.computed, found):
         gradients[k] = d.sum(0) if k in this.each else d
@@ -120,29 +136,6 @@ def _check_saved(kind: Kind, saved: Sequence[Tensor], plan: Plan) -> None:
                 f"engine 'cpu': {name} of cell {kind.cell.name} was saved for the backward pass as {wanted} and must "
                 f"come back so, got {got}"
             )
-
-
-def _run(
-    plan: Plan,
-    this: Pass,
-    kind: Kind,
-    addresses: Sequence[int],
-    optional: Optional,
-    d_results: Sequence[Tensor | None] = (),
-) -> None:
-    """Fill in a table and run a pass; ``addresses``: in the order of `Pass.places`, without scratch memory."""
-    table, held = this.table[:], []  # tensors must live until the kernel ends
-    for place, at in zip(this.places, addresses):
-        table[place] = at
-    for place, d in zip(plan.errors, d_results):
-        if d is not None:
-            if type(d) not in _PLAIN_TYPES and _private.has_own_operations(d):
-                what, got = f"a gradient of cell {kind.cell.name}", type(d).__name__
-                raise ShapeError(f"engine 'cpu': {what} must be a plain tensor, got {got}")
-            table[place] = _address(d, held)
-    if not kind.bare:
-        _fill_optional(table, plan.program.places[this.part], kind, optional, held)
-    this.run(table)
 
 
 def _address(tensor: Tensor, held: list[Tensor]) -> int:

@@ -20,15 +20,18 @@ class _PerCell(Generic[P, R]):
         self._by_value = functools.lru_cache(maxsize)(function)  # units in blocks: every call makes an equal object
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        cell: Any = args[0]
+        return self.of(args[0])(*args[1:])
+
+    def of(self, cell: Any) -> Callable[..., R]:
+        """The function for one cell, which takes the remaining arguments."""
         if not isinstance(cell, Cell):
-            return self._by_value(*args)
+            return functools.partial(cast(Any, self._by_value), cell)
         memory = cell.engine_memory.get(self)
         if memory is None:
             memory = functools.lru_cache(self._maxsize)(functools.partial(cast(Any, self._function), cell))
             cell.engine_memory[self] = memory
             self._cells.add(cell)
-        return memory(*args[1:])
+        return memory
 
     def cache_clear(self) -> None:
         """Clear all caches."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -48,6 +48,15 @@ def target_of(name: str, own_rec: bool) -> Target:
     return TARGETS.get(name) or Target(f"d_{name}")
 
 
+Form = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # shape, strides and dtype of a contiguous tensor
+
+
+def form(shape: Sequence[int], dtype: torch.dtype) -> Form:
+    """The form of a contiguous tensor of this shape."""
+    strides = [math.prod([max(n, 1) for n in shape[k + 1 :]]) for k in range(len(shape))]
+    return tuple(shape), tuple(strides), dtype
+
+
 class Pass(NamedTuple):
     """One pass, ``forward`` or ``backward``."""
 
@@ -57,6 +66,7 @@ class Pass(NamedTuple):
     table: array  # with one spare slot at the end, for pointers that this kernel ignores
     places: tuple[int, ...]  # indices of: tensors given, memory kept, outputs, final states or gradients
     results: tuple[tuple[int, ...], ...]  # shapes of those final states or gradients
+    made: tuple[Form, ...]  # of what the pass returns: outputs and final states, or gradients
     computed: tuple[int, ...] = ()  # indices of the given tensors that get a gradient
     each: tuple[int, ...] = ()  # indices of the gradients that are returned per sequence and summed later
 
@@ -77,6 +87,7 @@ class Plan:
     Attributes:
         alike: tells whether tensors need no examination, because they are like those of an earlier call.
         saved_alike: the same for what a backward pass reads.
+        kept: the memory that a backward pass reads.
     """
 
     def __init__(
@@ -109,6 +120,7 @@ class Plan:
         self._backward: dict[tuple[bool, ...], Pass] = {}
         ends = {f"{s}_end": (1, x[1], n) for s, n in zip(cell.fed_back, widths)}
         self.forward = self._pass("forward", save, ends)
+        self.kept = form((self.forward.workspace.kept,), dtype)
         self.errors = [self.program.places["backward"][n] for n in ("dOut", *(f"d_{s}_end" for s in cell.fed_back))]
 
     def backward(self, needed: tuple[bool, ...]) -> Pass:
@@ -140,7 +152,9 @@ class Plan:
         found = [places.get(name, spare) for name in (*self.names, "kept", "out", *results)]
         run, table = self.program.runner(part, workspace), workspace.table + array("q", [0])
         table[places["eps"]] = struct.unpack("q", struct.pack("d", self._eps))[0]
-        return Pass(part, run, workspace, table, tuple(found), tuple(results.values()))
+        shapes = [*[workspace.shape] * (part == "forward"), *results.values()]
+        made = tuple(form(shape, self.dtype) for shape in shapes)
+        return Pass(part, run, workspace, table, tuple(found), tuple(results.values()), made)
 
 
 plan = per_cell(Plan, maxsize=1024)

@@ -37,7 +37,7 @@ class _Scratch(threading.local):
     address: int
 
     def new(self) -> int:
-        self._block = torch.empty(SCRATCH, dtype=torch.uint8)
+        self._block = torch.empty(SCRATCH, dtype=torch.uint8, device="cpu")
         self.address = self._block.data_ptr()
         return self.address
 
@@ -109,7 +109,7 @@ class Program:
             call(table.buffer_info()[0], 0, B, 0)
 
         def block_for(table: array) -> torch.Tensor:
-            block = torch.empty(size, dtype=dtype)
+            block = torch.empty(size, dtype=dtype, device="cpu")
             table[memory] = block.data_ptr()
             if not saved:
                 table[kept] = table[memory] + end

@@ -49,13 +49,15 @@ def run(
     if b_recurrent is not None:
         raise ValueError(f"engine 'cpu': biases of cell {cell.name} must be the pair (bias_ih, bias_hh)")
     biases = b if isinstance(b, tuple) else () if b is None else (b,)
-    initial = tuple([part is not None for part in state])
-    given = len(biases), U is not None, initial, len(params), len(numbers), norm is not None
-    eps, values = 0.0, [x, W, *biases]
+    initial, eps, values = (), 0.0, [x, W, *biases]
     if U is not None:
         values.append(U)
-    values += [part if seen_by_torch else _unwrap(part) for part in state if part is not None]
-    values += (*params, *numbers)
+    if state:
+        initial = tuple([part is not None for part in state])
+        values += [part if seen_by_torch else _unwrap(part) for part in state if part is not None]
+    values += params
+    values += numbers
+    given = len(biases), U is not None, initial, len(params), len(numbers), norm is not None
     if norm is not None:
         values += norm[:2]
         eps = norm.eps
@@ -68,10 +70,10 @@ def run(
         return None
     plain = mask is None and reset is None and not (reverse and lengths is not None)
     bare = plain and lengths is None
-    kind = kind_of_call(cell, (x.shape, W.shape), given, reverse, eps, plain, bare, nonzeros, heads)
+    kind = kind_of_call.of(cell)((x.shape, W.shape), given, reverse, eps, plain, bare, nonzeros, heads)
     if not torch.is_grad_enabled():  # `ctx.needs_input_grad` lists gradients that could be needed, not those that are
-        out, ends, *_ = forward(kind, values, (mask, lengths, reset), save=False)
-        return out, tuple(ends)
+        results = forward(kind, values, (mask, lengths, reset), save=False)[0]
+        return results[0], tuple(results[1:])
     results = _Recurrent.apply(kind, None if bare else (mask, lengths, reset), *values)
     return results[0], results[1:]
 
@@ -88,12 +90,12 @@ class _Recurrent(_Function):
     @staticmethod
     def forward(ctx: Any, kind: Kind, optional: Optional | None, *given: Tensor) -> Any:
         save = True in ctx.needs_input_grad
-        out, ends, kept, plan, addresses = forward(kind, given, optional or NOTHING, save)
+        results, kept, plan, addresses = forward(kind, given, optional or NOTHING, save)
         if save:
             ctx.kind, ctx.plan, ctx.addresses = kind, plan, addresses
             ctx.set_materialize_grads(False)
-            ctx.save_for_backward(*given, kept, out, *(optional or ()))
-        return out, *ends
+            ctx.save_for_backward(*given, kept, results[0], *(optional or ()))
+        return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *d_results: Tensor | None) -> Any:

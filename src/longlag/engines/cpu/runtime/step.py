@@ -15,10 +15,12 @@ from torch import Tensor
 
 from longlag.engines import _private
 from longlag.engines._arguments import ShapeError
-from longlag.engines.cpu.runtime.plan import Pass, kind_of
+from longlag.engines.cpu.runtime._private import empty_function
+from longlag.engines.cpu.runtime.plan import Form, Pass, form, kind_of
 from longlag.engines.cpu.runtime.program import DTYPES
 
 _private.check_torch()
+_empty = empty_function()
 _data_ptr, _is_neg, _is_contiguous = Tensor.data_ptr, Tensor.is_neg, Tensor.is_contiguous
 _shape, _dtype, _is_cpu = (getattr(Tensor, name).__get__ for name in ("shape", "dtype", "is_cpu"))
 
@@ -41,7 +43,8 @@ class StepPlan(NamedTuple):
     levels: list[LevelPlan]
     bytes: tuple[int, ...]  # of all tensors
     number: int  # bytes of one number
-    shape: tuple[int, ...]  # of the output
+    state: tuple[Form, ...]  # of the new state
+    output: Form
 
 
 def step(steps: Any, tensors: list[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]] | None:
@@ -63,8 +66,7 @@ def step(steps: Any, tensors: list[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]
         if not at or tensor.untyped_storage().nbytes() < size + tensor.storage_offset() * plan.number:
             return None  # `run` says what is wrong
     x, parts = tensors[0], len(steps.cell.fed_back)
-    new = x.new_empty
-    state = tuple([new(*shape) for shape in shapes[1 : 1 + parts]])
+    state = tuple([_empty(*each) for each in plan.state])
     ends, used, at_x, y = [*map(_data_ptr, state)], 1 + parts, addresses[0], x
     for level in plan.levels:
         table = level.table[:]
@@ -74,7 +76,7 @@ def step(steps: Any, tensors: list[Tensor]) -> tuple[Tensor, tuple[Tensor, ...]]
             used += 1
         for (before, after, offset), old, end in zip(level.states, addresses[1:], ends):
             table[before], table[after] = old + offset, end + offset
-        below, y = y, new(*plan.shape)  # the output of the level below must live until the kernel ends
+        below, y = y, _empty(*plan.output)  # the output of the level below must live until the kernel ends
         at_x = table[level.place_y] = y.data_ptr()
         level.run(table)
         del below
@@ -105,7 +107,8 @@ def _planned(steps: Any, request: tuple[Any, ...], tensors: list[Tensor]) -> Ste
         offsets = [k * math.prod(shape[1:]) * dtype.itemsize for shape in state]
         levels.append(_level(plan.forward, plan.program.places["forward"], steps, offsets))
     sizes = tuple(tensor.numel() * dtype.itemsize for tensor in tensors)
-    steps.latest = StepPlan(request, levels, sizes, dtype.itemsize, (*batch, H))
+    made = tuple([form(shape, dtype) for shape in state])
+    steps.latest = StepPlan(request, levels, sizes, dtype.itemsize, made, form((*batch, H), dtype))
     return steps.latest
 
 
