@@ -170,6 +170,12 @@ class Branching(ll.layers.StepLayer):
         return s, (s,)
 
 
+class Deciding(Branching):
+    def advance(self, x_t, state):
+        s = state[0] * self.weight + (x_t if (x_t > 0).all() else -x_t)
+        return s, (s,)
+
+
 class Sorting(Branching):
     def advance(self, x_t, state):
         s = torch.cat([state[0], x_t * self.weight], -1).sort(-1).values[:, :1]
@@ -182,6 +188,7 @@ class Sorting(Branching):
         (lambda: ll.LSTM(3, 4, bidirectional=True), {}, "LSTM is bidirectional"),
         (lambda: ll.CRF(3), {}, "a CRF decodes from the end of a sequence .* to_onnx serves it"),
         (Branching, {}, "Branching reads a tensor as a Python number in its step.*torch.where"),
+        (Deciding, {}, "Deciding reads a tensor as a Python number in its step.*torch.where"),
         (Sorting, {}, "C has no code for torch's operation sort"),
         (lambda: ll.LSTM(3, 4), {"learn": True}, "--learn needs a learn.Online, got LSTM"),
         (lambda: LEARNERS["lstm"]().__class__, {}, "must be a layer of longlag, a learn.Online or a CRF"),
@@ -199,6 +206,8 @@ def test_learners_that_c_does_not_know(tmp_path):
     sgd, rule = torch.optim.SGD(parameters, lr=0.1), learn.TruncatedRTRL()
     wrong = {
         "not by TruncatedBPTT": (learn.TruncatedBPTT(5), sgd, {}),
+        r"does not learn by SnAp\(1\); LocalForward, Trunc": (learn.SnAp(1), sgd, {}),
+        "does not learn by UORO": (learn.UORO(), sgd, {}),
         "must be torch.optim.SGD, got Adam": (rule, torch.optim.Adam(parameters), {}),
         "SGD must have momentum=0, got 0.9": (rule, torch.optim.SGD(parameters, lr=0.1, momentum=0.9), {}),
         "every=1, got 2": (rule, sgd, {"every": 2}),

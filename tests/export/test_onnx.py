@@ -189,6 +189,31 @@ def test_what_cannot_be_exported_is_named(model, step, complaint, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def decides(x, state, p):
+    state = state + x @ p["W"]
+    return (state, state) if (state > 0).all() else (-state, -state)
+
+
+def transforms(x, state, p):
+    state = torch.fft.fft(state).real + x @ p["W"]
+    return state, state
+
+
+@pytest.mark.parametrize(
+    ("write", "step", "complaint"),
+    [
+        (ll.export.to_onnx, decides, r"StepFunction cannot become an ONNX model; .* torch.where instead of if \(Could"),
+        (ll.export.to_onnx, transforms, r"StepFunction cannot become an ONNX model; .*DFT"),
+        (ll.export.to_torch, decides, r"StepFunction cannot become a program of torch; .* \(Could not guard on"),
+    ],
+)
+def test_a_step_that_cannot_be_translated_is_named(write, step, complaint, tmp_path):
+    layer = ll.Recurrent.from_step(step, 3, {"h": 4}, {"W": torch.randn(3, 4)})
+    with pytest.raises(ll.export.ExportError, match=complaint):
+        write(layer, tmp_path / "net.model")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_model_that_computes_otherwise_is_not_written(tmp_path, monkeypatch):
     """If the reference engine says otherwise, there is no file."""
     layer = layer_of("elman")

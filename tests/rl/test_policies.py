@@ -127,12 +127,13 @@ def test_steps_equal_one_call_and_every_episode_apart(kind):
     memory.eval()
     outputs, buffers = [], (empty, empty)
     for t in range(T):
-        y, buffers = memory(x[:, t : t + 1], buffers, starts[:, t : t + 1])
+        y, buffers = memory(x[:, t], buffers, starts[:, t].float())
         assert all(part.shape == empty.shape for part in buffers)
         outputs.append(y)
     memory.train()
-    y, ends = memory(x, (empty, empty), starts)
-    same(torch.cat(outputs, 1), y, "outputs")
+    y, ends = memory(x.flatten(0, 1), (empty, empty), starts.flatten().float())
+    y = y.view(B, T, -1)
+    same(torch.stack(outputs, 1), y, "outputs")
     same(buffers, ends, "states")
     for b, (first, last) in ((0, (0, 3)), (0, (3, 7)), (1, (0, 5)), (1, (5, 7))):
         episode = x[b : b + 1, first:last]

@@ -17,7 +17,7 @@ from longlag.export._check import ExportError, check_dtype
 from longlag.export._portable import portable
 from longlag.export._subject import OneStep
 from longlag.layers import Layer
-from longlag.learn import Online
+from longlag.learn import UORO, Online, SnAp
 
 
 @dataclass
@@ -98,7 +98,8 @@ def record_step(model: Layer, readout: nn.Module | None) -> Recording:
 def _check_python(layer: Layer, operations: list[Operation]) -> None:
     """Refuse a step that makes a Python number of a tensor: C code would not follow a decision about it."""
     for op in operations:
-        if op.name == "_local_scalar_dense" and op.arguments["self"].is_floating_point():
+        read = op.arguments["self"] if op.name == "_local_scalar_dense" else None
+        if read is not None and (read.is_floating_point() or read.dtype is torch.bool):
             raise ExportError(
                 f"export: {layer.class_name} reads a tensor as a Python number in its step, which C code cannot "
                 "follow; use torch.where instead of if"
@@ -130,6 +131,8 @@ def check_learner(learner: Any) -> None:
             f"export: C code learns in real time, not by {learner.rule!r}, which stores the past; LocalForward, "
             "TruncatedRTRL and RTRL do"
         )
+    if isinstance(learner.rule, SnAp | UORO):
+        raise ExportError(f"export: C code does not learn by {learner.rule!r}; LocalForward, TruncatedRTRL and RTRL do")
     if type(learner.optimizer) is not torch.optim.SGD:
         raise ExportError(f"export: optimizer must be torch.optim.SGD, got {type(learner.optimizer).__name__}")
     for group in learner.optimizer.param_groups:

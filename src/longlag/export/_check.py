@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -13,6 +14,21 @@ TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 class ExportError(ValueError):
     """A model that cannot be exported; the message names the obstacle and what to change."""
+
+
+@contextmanager
+def translating(model: object, target: str) -> Iterator[None]:
+    """Errors of torch and onnxruntime, which do not name the layer, as one line that does."""
+    try:
+        yield
+    except Exception as error:
+        # torch.onnx explains what to do with torch; the cause is what torch.export or a translation said
+        lines = [line.strip() for line in str(error.__cause__ or error).splitlines()]
+        reason = next((line for line in lines if line), type(error).__name__)
+        raise ExportError(
+            f"export: {type(model).__name__} cannot become {target}; write its step with operations that torch "
+            f"translates, and torch.where instead of if ({reason})"
+        ) from error
 
 
 def check_dtype(owner: str, dtype: torch.dtype) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from longlag import files
-from longlag.export._check import ExportError, check_difference, check_target
+from longlag.export._check import ExportError, check_difference, check_target, translating
 from longlag.export._subject import Subject, compare, subject
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -41,15 +41,17 @@ def to_onnx(model: Any, path: str | Path, *, step: bool = False, force: bool = F
     path = Path(path)
     check_target(path, force)
     what = subject(model, step)
-    data = model_bytes(what)
-    found = check_difference("ONNX model", compare_runtime(what, data), what.dtype)
+    _check_packages()
+    with translating(model, "an ONNX model"):
+        data = model_bytes(what)
+        largest = compare_runtime(what, data)
+    found = check_difference("ONNX model", largest, what.dtype)
     files.replace(path, data)
     return found
 
 
 def model_bytes(what: Subject) -> bytes:
     """The ONNX model."""
-    _check_packages()
     arguments = what.example(5, 2, torch.Generator().manual_seed(0))
     with torch.no_grad(), _quiet():
         program = torch.onnx.export(

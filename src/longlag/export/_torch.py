@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from longlag import files
-from longlag.export._check import check_difference, check_target
+from longlag.export._check import check_difference, check_target, translating
 from longlag.export._subject import compare, subject
 
 
@@ -30,7 +30,7 @@ def to_torch(model: Any, path: str | Path, *, step: bool = False, force: bool = 
     check_target(path, force)
     what = subject(model, step)
     arguments = tuple(what.example(5, 2, torch.Generator().manual_seed(0)))
-    with torch.no_grad():
+    with torch.no_grad(), translating(model, "a program of torch"):
         program = torch.export.export(what, arguments, dynamic_shapes=what.dynamic_shapes(), strict=False)
     memory = io.BytesIO()
     torch.export.save(program, memory)

@@ -6,21 +6,23 @@ import torch
 from torch import Tensor
 
 from longlag.layers import Layer
-from longlag.layers.state import Parts
+from longlag.layers.state import Parts, StateSpec
 
 
-def step(layer: Layer, x: Tensor, parts: Parts, starts: Tensor) -> tuple[Tensor, Parts]:
-    """One step: x (B, I), starts (B,) bool; returns outputs (B, O) and the new parts of the state."""
-    spec = layer.state_spec
+def step(layer: Layer, spec: StateSpec, x: Tensor, parts: Parts, starts: Tensor) -> tuple[Tensor, Parts]:
+    """One step: x (B, I), starts (B,), 0 where none; returns outputs (B, O) and the new parts of the state.
+
+    Args:
+        spec: that of the layer, which is made anew whenever a layer is asked for it.
+    """
     if bool(starts.any()):
-        parts = spec.where(starts, spec.parts(layer.initial_state(len(x))), parts)
+        parts = spec.where(starts != 0, spec.parts(layer.initial_state(len(x))), parts)
     y, state = layer.step(x, spec.whole(parts))
     return y, spec.parts(state)
 
 
-def run(layer: Layer, x: Tensor, parts: Parts, starts: Tensor) -> tuple[Tensor, Parts]:
+def run(layer: Layer, spec: StateSpec, x: Tensor, parts: Parts, starts: Tensor) -> tuple[Tensor, Parts]:
     """All steps in one call: x (B, T, I), starts (B, T) bool; returns outputs (B, T, O) and the final parts."""
-    spec = layer.state_spec
     if layer.batch_first:
         y, state = layer(x, spec.whole(parts), reset=starts)
         return y, spec.parts(state)

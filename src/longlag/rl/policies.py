@@ -34,30 +34,33 @@ class BufferedLayer(nn.Module):
 
     def __init__(self, layer: Layer) -> None:
         super().__init__()
-        self.layer, self.input_size, spec = layer, layer.input_size, layer.state_spec
-        self.hidden_size = (spec.size + 1) // 2
+        self.layer, self.input_size, self.spec = layer, layer.input_size, layer.state_spec
+        self.hidden_size = (self.spec.size + 1) // 2
         as_buffers = [(1, self.hidden_size)] * 2
-        self._parts_are_buffers = spec.batch_axis == 1 and list(spec.shapes.values()) == as_buffers
+        self._parts_are_buffers = self.spec.batch_axis == 1 and list(self.spec.shapes.values()) == as_buffers
         self.register_load_state_dict_pre_hook(_accept_plain_names)
 
     def forward(self, features: Tensor, buffers: Buffers, episode_starts: Tensor) -> tuple[Tensor, Buffers]:
-        """Run B sequences of T steps: features (B, T, I), episode_starts (B, T) bool; outputs (B, T, O)."""
-        parts = buffers if self._parts_are_buffers else self._from_buffers(buffers)
-        if features.shape[1] == 1 and not self.training:
-            y, parts = _runs.step(self.layer, features[:, 0], parts, episode_starts[:, 0])
-            y = y.unsqueeze(1)
+        """Run B sequences of T steps, one after the other: features (B · T, I) to outputs (B · T, O).
+
+        Args:
+            episode_starts: (B · T,), 0 where no episode starts.
+        """
+        parts, batch = buffers if self._parts_are_buffers else self._from_buffers(buffers), buffers[0].shape[1]
+        if len(features) == batch and not self.training:
+            y, parts = _runs.step(self.layer, self.spec, features, parts, episode_starts.view(batch))
         else:
-            y, parts = _runs.run(self.layer, features, parts, episode_starts)
+            starts = episode_starts.view(batch, -1) != 0
+            y, parts = _runs.run(self.layer, self.spec, features.view(batch, -1, self.input_size), parts, starts)
+            y = y.flatten(0, 1)
         return y, (parts[0], parts[1]) if self._parts_are_buffers else self._to_buffers(parts)
 
     def _from_buffers(self, buffers: Buffers) -> Parts:
-        spec = self.layer.state_spec
-        rows = torch.cat([part[0] for part in buffers], -1)[:, : spec.size]
-        return tuple(part.contiguous() for part in spec.unflatten(rows))
+        rows = torch.cat([part[0] for part in buffers], -1)[:, : self.spec.size]
+        return tuple(part.contiguous() for part in self.spec.unflatten(rows))
 
     def _to_buffers(self, parts: Parts) -> Buffers:
-        spec = self.layer.state_spec
-        rows = pad(spec.flatten(parts), (0, spec.size % 2)).unsqueeze(0)
+        rows = pad(self.spec.flatten(parts), (0, self.spec.size % 2)).unsqueeze(0)
         return rows[..., : self.hidden_size], rows[..., self.hidden_size :]
 
 
@@ -136,11 +139,7 @@ class RecurrentPolicy(RecurrentActorCriticPolicy):
     def _process_sequence(  # pyright: ignore[reportIncompatibleMethodOverride]
         features: Tensor, lstm_states: Buffers, episode_starts: Tensor, lstm: BufferedLayer
     ) -> tuple[Tensor, Buffers]:
-        """Run rows of features (B · T, I), sequence by sequence, as sb3-contrib lays them out."""
-        batch = lstm_states[0].shape[1]
-        starts = episode_starts.view(batch, -1) != 0
-        y, states = lstm(features.view(batch, -1, lstm.input_size), lstm_states, starts)
-        return y.flatten(0, 1), states
+        return lstm(features, lstm_states, episode_starts)
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         shared = {"shared_lstm": self.shared_lstm, "enable_critic_lstm": self.enable_critic_lstm}

@@ -94,7 +94,7 @@ class RecurrentModule(TensorDictModuleBase):
         x = x.reshape(*rows, self.layer.input_size)
         starts = tensordict.get("is_init").reshape(rows)
         parts = self._state(tensordict, rows, len(x))
-        y, parts = (_runs.run if mode else _runs.step)(self.layer, x, parts, starts)
+        y, parts = (_runs.run if mode else _runs.step)(self.layer, spec, x, parts, starts)
         tensordict.set(self.out_keys[0], y.reshape(*shape, y.shape[-1]))
         for key, part, size in zip(self.out_keys[1:], parts, spec.shapes.values()):
             part = part.movedim(spec.batch_axis, 0)
