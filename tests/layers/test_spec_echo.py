@@ -179,7 +179,7 @@ def test_a_radius_of_the_jacobian_out_of_reach_is_refused_and_changes_nothing():
 def test_the_radius_of_large_reservoirs_is_accurate_to_a_thousandth(density):
     for seed in range(8):
         net = ll.EchoState(1, 300, 1, spectral_radius=0.9, density=density, seed=seed, dtype=torch.float64)
-        U = net.reservoir.weight_hh_l0
+        U = net.reservoir.get_parameter("weight_hh_l0")
         exact = float(torch.linalg.eigvals(U).abs().max())
         assert exact == pytest.approx(0.9, rel=1e-3)
         assert spectral_radius(U) == pytest.approx(exact, rel=1e-3)

@@ -41,13 +41,19 @@ def random_matrix(
     m: int, density: float, uniform: Callable[..., Tensor], generator: torch.Generator
 ) -> tuple[Connections, float]:
     """A random matrix (m, m) and its spectral radius, which is 0 if no draw contained a loop."""
-    for _ in range(DRAWS):
+
+    def draw() -> tuple[Connections, float]:
         places = random_places(m * m, density, generator)
         U = Connections(m, places, uniform(len(places)))
-        radius = _radius(U.sparse()) if m > DENSE and len(places) < SPARSE * m * m else spectral_radius(U.dense())
+        sparse = m > DENSE and len(places) < SPARSE * m * m
+        return U, _radius(U.sparse()) if sparse else spectral_radius(U.dense())
+
+    U, radius = draw()
+    for _ in range(DRAWS - 1):  # a small sparse reservoir may have no loop
         if radius:
-            return U, radius
-    return U, 0.0  # a small sparse reservoir may have no loop
+            break
+        U, radius = draw()
+    return U, radius
 
 
 def random_places(most: int, density: float, generator: torch.Generator) -> Tensor:

@@ -72,13 +72,12 @@ class EchoState(Layer):
         super().__init__()
         self._arguments = arguments
         self.last_state: Tensor | None = None
+        numbers = ["leak", "density", "spectral_radius", "ridge", "input_scale", "bias_scale"]
+        for name in numbers + ["jacobian_radius"] * (jacobian_radius is not None):
+            validation.number("EchoState", name, arguments[name])
         for name, value in {"leak": leak, "density": density}.items():
             if not 0 < value <= 1:
                 raise ValueError(f"EchoState: {name} must be in (0, 1], got {value!r}")
-        not_negative = {"spectral_radius": spectral_radius, "jacobian_radius": jacobian_radius, "ridge": ridge}
-        for name, value in not_negative.items():
-            if value is not None and not value >= 0:
-                raise ValueError(f"EchoState: {name} must not be negative, got {value!r}")
         engines.check_for_cells("EchoState", engine)
         self.input_size = validation.positive("EchoState", "input_size", input_size)
         self.hidden_size = validation.positive("EchoState", "hidden_size", hidden_size)
