@@ -44,10 +44,14 @@ BRANCH = "if, and, or, not and chained comparisons: use where(a > b, x, y)"
         (lambda a: 0 < a < 1, BRANCH, "cannot determine truth value"),
         (lambda a: max(a, 0), "max: use maximum", "cannot determine truth value of Relational: a < 0"),
         (lambda a: 1 + min(a, 0), "min: use minimum", "cannot determine truth value of Relational"),
-        (lambda a: a.tanh(), "", "'Symbol' object has no attribute 'tanh'"),
+        (lambda a: a.tanh(), "a.tanh: use longlag.cells.tanh", "'Symbol' object has no attribute 'tanh'"),
+        (lambda a: cells.max(a, 0), "cells.max: use maximum", "'longlag.cells' has no attribute 'max'"),
+        (lambda a: a.sort(), "", "'Symbol' object has no attribute 'sort'"),
+        (lambda a: cells.tanh(a, 2), "", "tanh() takes 1 positional argument but 2 were given"),  # pyright: ignore[reportCallIssue]
+        (lambda a: cells.where(a == 0, a, 2), "", "where: the condition must be a comparison"),
         (lambda a: tanh(a, 2), "", "tanh() takes 1 positional argument but 2 were given"),  # pyright: ignore[reportCallIssue]
         (lambda a: tanh(), "", "tanh() missing 1 required positional argument: 'x'"),  # pyright: ignore[reportCallIssue]
-        (lambda a: a @ a, "", "unsupported operand type(s) for @"),
+        (lambda a: a @ a, "@: use a gate, which is a matrix product", "unsupported operand type(s) for @"),
         (lambda a: where(a, 1, 2), "", "where: the condition must be a comparison (<, <=, >, >=) of arguments, got a"),
         (lambda a: where(a == 0, a, 2), "", "where: the condition must be a comparison"),
     ],

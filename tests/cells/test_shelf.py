@@ -1,16 +1,18 @@
 """The shelf of cells: layers against the papers' formulas, the fused engine, exact gradients in real time."""
 
+import itertools
 from typing import Any
 
 import pytest
 import torch
-from helpers import SHELF, error, gradients, randn, same, weighted_sum
+from helpers import NAMED, SHELF, error, gradients, randn, same, weighted_sum
 from torch import sigmoid, tanh
 
 import longlag as ll
 from longlag import cells
 
 T, B, I, H = 9, 3, 3, 5
+SPIKING = [name for name in SHELF if "lif" in name or "snn" in name]
 
 
 def layer_of(name, dtype=torch.float64, engine="reference", hidden=H, **options):
@@ -20,7 +22,7 @@ def layer_of(name, dtype=torch.float64, engine="reference", hidden=H, **options)
         for own in layer.cell.params:
             if own not in layer.cell.fixed:
                 layer.get_parameter(f"{own}_l0").mul_(0.7).add_(0.1 * torch.rand(hidden, dtype=dtype))
-        if "lif" in name or "snn" in name:  # currents that make the neurons spike
+        if name in SPIKING:  # currents that make the neurons spike
             layer.get_parameter("bias_ih_l0").add_(1.0)
     return layer
 
@@ -137,12 +139,27 @@ def kernel_of(cell, dtype):
     return run
 
 
+def test_the_registry_of_the_tests_holds_every_named_cell():
+    found = [name for name in dir(cells) if isinstance(getattr(cells, name, None), cells.Cell)]
+    assert sorted(NAMED + SHELF) == sorted(found)
+
+
+@pytest.mark.parametrize("name", NAMED + SHELF)
+def test_derivatives_are_those_of_finite_differences(name):
+    """At random points, which are away from kinks; a spike has no finite difference that could be its surrogate's."""
+    cell = getattr(cells, name)
+    inputs = {key: randn(6, seed=k) for k, key in enumerate(cell.inputs)}
+    positive = {key: 0.5 + inputs[key].abs() for key in (*cell.per_step, *cell.params)}
+    leaves = [value.requires_grad_() for value in (inputs | positive).values()]
+    assert torch.autograd.gradcheck(cell.step, leaves, raise_exception=False) == (name not in SPIKING)
+
+
 @DTYPES
 @pytest.mark.parametrize("name", SHELF)
 def test_the_compiled_equations_are_those_of_the_cell(name, dtype):
     cell, units = getattr(cells, name), 37  # vectors, and units that fill none
     run = kernel_of(cell, str(dtype).removeprefix("torch."))
-    draw = lambda k: (randn(units, seed=k) + (1.2 if "lif" in name or "snn" in name else 0)).to(dtype)  # noqa: E731
+    draw = lambda k: (randn(units, seed=k) + (1.2 if name in SPIKING else 0)).to(dtype)  # noqa: E731
     inputs = {key: draw(k).requires_grad_() for k, key in enumerate(cell.inputs)}
     inputs |= {key: (0.5 + inputs[key].detach().abs()).requires_grad_() for key in (*cell.per_step, *cell.params)}
     parts = {f"_U_{gate}": draw(50 + k) for k, gate in enumerate(cell.gates)}  # a net input comes as two sums
@@ -170,10 +187,16 @@ def test_the_compiled_equations_are_those_of_the_cell(name, dtype):
             assert float((mine - value).abs().max()) <= 3 * tolerance * scale, key
 
 
-FUSED = [("gru_d", torch.float64), ("lem", torch.float64), ("cfc", torch.float32), ("adaptive_lif", torch.float32)]
+# Always: numbers, products of the step, several states. A kernel takes seconds to compile, so the others are tested by
+# `pytest -m every_pair tests/cells/test_shelf.py`.
+ALWAYS = [("gru_d", torch.float64), ("lem", torch.float64), ("cfc", torch.float32), ("adaptive_lif", torch.float32)]
+FUSED = [
+    pytest.param(name, dtype, marks=[] if (name, dtype) in ALWAYS else pytest.mark.every_pair, id=f"{name} {dtype}")
+    for name, dtype in itertools.product(SHELF, (torch.float64, torch.float32))
+]
 
 
-@pytest.mark.parametrize(("name", "dtype"), FUSED)  # numbers, products of the step, several states
+@pytest.mark.parametrize(("name", "dtype"), FUSED)
 def test_the_fused_engine_equals_the_reference(name, dtype):
     hidden, batch = 19, 2
     reference, exact = layer_of(name, dtype, hidden=hidden), layer_of(name, hidden=hidden)

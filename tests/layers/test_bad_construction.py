@@ -1,5 +1,6 @@
 """Layers that cannot be built are refused with owner, argument, expected and got."""
 
+import math
 import re
 
 import pytest
@@ -109,8 +110,27 @@ BIASED = "output_gate_bias needs gates with biases, got bias=('hidden', 'gates',
         (ll.EchoState, (3, 9, 0), {}, "output_size must be a positive int, got 0"),
         (ll.EchoState, (3, 9, 2), {"leak": 0.0}, "leak must be in (0, 1], got 0.0"),
         (ll.EchoState, (3, 9, 2), {"density": 1.5}, "density must be in (0, 1], got 1.5"),
-        (ll.EchoState, (3, 9, 2), {"spectral_radius": -1.0}, "spectral_radius must not be negative, got -1.0"),
-        (ll.EchoState, (3, 9, 2), {"ridge": -1.0}, "ridge must not be negative, got -1.0"),
+        (
+            ll.EchoState,
+            (3, 9, 2),
+            {"spectral_radius": -1.0},
+            "spectral_radius must be a finite number, not negative, got -1.0",
+        ),
+        (ll.EchoState, (3, 9, 2), {"ridge": -1.0}, "ridge must be a finite number, not negative, got -1.0"),
+        (ll.EchoState, (3, 9, 2), {"leak": "x"}, "leak must be a finite number, not negative, got 'x'"),
+        (
+            ll.EchoState,
+            (3, 9, 2),
+            {"input_scale": math.nan},
+            "input_scale must be a finite number, not negative, got nan",
+        ),
+        (ll.EchoState, (3, 9, 2), {"ridge": math.inf}, "ridge must be a finite number, not negative, got inf"),
+        (
+            ll.EchoState,
+            (3, 9, 2),
+            {"jacobian_radius": -1},
+            "jacobian_radius must be a finite number, not negative, got -1",
+        ),
         (ll.EchoState, (3, 9, 2), {"warmup": -1}, "warmup must be a non-negative int, got -1"),
         (ll.EchoState, (3, 2, 2), {"density": 1e-9}, "density 1e-09 leaves no loop in a reservoir of 2 units"),
         (NET97, (0, 1), {}, "input_size must be a positive int, got 0"),

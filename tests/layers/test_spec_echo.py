@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import longlag as ll
-from longlag.layers._reservoir import spectral_radius
+from longlag.layers._reservoir import random_places, spectral_radius
 
 I, H, L = 3, 6, 2
 
@@ -175,19 +175,45 @@ def test_a_radius_of_the_jacobian_out_of_reach_is_refused_and_changes_nothing():
         assert torch.equal(layer.reservoir.weight_hh_l0, before)
 
 
-@pytest.mark.parametrize("density", [0.1, 1.0])
-def test_the_radius_of_large_reservoirs_is_found_by_arpack(density):
-    for seed in range(4):
-        U = torch.rand(300, 300, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) - 0.5
-        U = U * (torch.rand(300, 300, generator=torch.Generator().manual_seed(seed + 9)) < density)
-        assert spectral_radius(U) == pytest.approx(float(torch.linalg.eigvals(U).abs().max()), rel=1e-8)
+@pytest.mark.parametrize("density", [0.02, 0.1, 1.0])
+def test_the_radius_of_large_reservoirs_is_accurate_to_a_thousandth(density):
+    for seed in range(8):
+        net = ll.EchoState(1, 300, 1, spectral_radius=0.9, density=density, seed=seed, dtype=torch.float64)
+        U = net.reservoir.get_parameter("weight_hh_l0")
+        exact = float(torch.linalg.eigvals(U).abs().max())
+        assert exact == pytest.approx(0.9, rel=1e-3)
+        assert spectral_radius(U) == pytest.approx(exact, rel=1e-3)
+
+
+@pytest.mark.parametrize("density", [0.003, 0.1, 0.9, 1.0])
+def test_connections_exist_independently_of_each_other(density):
+    most, found = 40_000, []
+    for seed in range(50):
+        places = random_places(most, density, torch.Generator().manual_seed(seed))
+        assert (places.diff() > 0).all()
+        assert int(places[0]) >= 0
+        assert int(places[-1]) < most
+        found.append(torch.zeros(most).index_fill_(0, places, 1.0))
+    taken = torch.stack(found)
+    spread = (density * (1 - density) / taken.numel()) ** 0.5
+    assert abs(float(taken.mean()) - density) <= 4 * spread
+    for part in (taken[:, :100], taken[:, -100:]):  # the first and the last places are like all others
+        assert abs(float(part.mean()) - density) <= 4 * spread * 20
+    pairs = (taken[:, 1:] * taken[:, :-1]).mean()
+    assert abs(float(pairs) - density**2) <= 8 * spread
+
+
+def test_a_ridge_too_small_for_the_arithmetic_is_refused_by_name():
+    net = LAYERS["echo"](I, 60, ridge=1e-300)
+    with pytest.raises(ValueError, match=r"^EchoState: ridge must be larger for these data, or 0, got 1e-300: "):
+        net.fit(randn(10, 1, I), randn(10, 1, L))  # more features than steps
 
 
 # ---------------------------------------------------------------------------------------------------- refusals
 
 
 def sums(layer):
-    return [value.clone() for value in (layer._xx, layer._xd, *layer.parameters())]
+    return [value.clone() for value in (*layer.buffers(), *layer.parameters())]
 
 
 X, D = randn(4, 2, I), randn(4, 2, L)

@@ -118,22 +118,29 @@ def replacement(name: str) -> str:
 
 
 def _hint(error: BaseException) -> str:
-    """What to use in place of the operation that failed, from the text of that line."""
-    text = next(_failed(error.__traceback__), "")
+    """What to use in place of the operation that failed, from the text of that expression."""
+    text, scope = next(_failed(error.__traceback__), ("", {}))
     try:
         node = ast.parse(text.strip(), mode="eval").body
     except SyntaxError:
         node = None
-    if isinstance(node, ast.Call):
-        called = node.func
-        name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
-        if replacement(name) and not (isinstance(called, ast.Name) and name in PUBLIC):
-            return f"{ast.unparse(called)}: use {replacement(name)}; "
+    called = node.func if isinstance(node, ast.Call) else node
+    if isinstance(called, ast.BinOp) and isinstance(called.op, ast.MatMult):
+        return f"@: use {replacement('matmul')}; "
+    if isinstance(called, ast.Attribute):
+        owner = scope.get(getattr(called.value, "id", ""))
+        ours = getattr(owner, "__name__", "").startswith("longlag")  # a function of ours, called wrongly
+        name = "" if ours and called.attr in PUBLIC else called.attr
+    else:
+        name = getattr(called, "id", "")
+        name = "" if name in PUBLIC else name
+    if called is not None and replacement(name):
+        return f"{ast.unparse(called)}: use {replacement(name)}; "
     return f"{BRANCHES}; " if "truth value" in str(error) else ""
 
 
-def _failed(traceback: TracebackType | None) -> Iterator[str]:
-    """The source text of the failing expression, in the first frame outside longlag."""
+def _failed(traceback: TracebackType | None) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The source text of the failing expression and its names, in the first frame outside longlag."""
     while traceback is not None:
         frame, code = traceback.tb_frame, traceback.tb_frame.f_code
         if not str(frame.f_globals.get("__name__", "")).startswith("longlag.cells._"):
@@ -141,5 +148,5 @@ def _failed(traceback: TracebackType | None) -> Iterator[str]:
             if line is not None and line == end:
                 # columns count bytes
                 text = linecache.getline(code.co_filename, line).encode()[start:stop].decode(errors="ignore")
-                yield text
+                yield text, frame.f_globals | frame.f_locals
         traceback = traceback.tb_next

@@ -118,16 +118,18 @@ def register(layer: Recurrent, kind: str, mask: Tensor | None, signs: Tensor | N
         )
     if signs is not None:
         signs = torch.as_tensor(signs).to(layer.any_weight)
-        if signs.shape != (H,) or not bool((signs.abs() == 1).all()):
+        if signs.shape != (H,):
             raise ShapeError(f"{owner}: recurrent_signs must be ({H},) of 1 and −1, got shape {tuple(signs.shape)}")
+        if (wrong := signs[signs.abs() != 1]).numel():
+            raise ValueError(f"{owner}: recurrent_signs must be ({H},) of 1 and −1, got {float(wrong[0]):g}")
         structures.append(lambda: Signed(signs))
     if mask is not None:
         mask = torch.as_tensor(mask).to(layer.any_weight)
         if mask.shape not in ((H, H), (G * H, H)):
             shapes = " or ".join(map(str, dict.fromkeys([(H, H), (G * H, H)])))
             raise ShapeError(f"{owner}: recurrent_mask must have shape {shapes}, got {tuple(mask.shape)}")
-        if not bool(((mask == 0) | (mask == 1)).all()):
-            raise ValueError(f"{owner}: recurrent_mask must hold zeros and ones")
+        if (wrong := mask[(mask != 0) & (mask != 1)]).numel():
+            raise ValueError(f"{owner}: recurrent_mask must hold zeros and ones, got {float(wrong[0]):g}")
         whole = mask if len(mask) == G * H else mask.repeat(G, 1)
         structures.append(lambda: Masked(whole))
         layer.nonzeros = int(whole.sum())

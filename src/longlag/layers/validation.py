@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, Protocol
 
 import torch
@@ -24,6 +26,13 @@ def probability(owner: str, argument: str, value: Any) -> float:
     """``value`` if it is a number in [0, 1)."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1:
         raise ValueError(f"{owner}: {argument} must be a number in [0, 1), got {value!r}")
+    return float(value)
+
+
+def number(owner: str, argument: str, value: Any) -> float:
+    """``value`` if it is a finite number, not negative."""
+    if not isinstance(value, Real) or isinstance(value, bool) or not 0 <= float(value) < math.inf:
+        raise ValueError(f"{owner}: {argument} must be a finite number, not negative, got {value!r}")
     return float(value)
 
 
