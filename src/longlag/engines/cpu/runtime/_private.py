@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,15 +24,14 @@ def likeness(tensors: Sequence[Tensor]) -> Callable[..., bool]:
     return _likeness(tensors)
 
 
-def empty_function() -> Callable[[Sequence[int], Sequence[int], torch.dtype], Tensor]:
+def empty_function() -> Callable[..., Tensor]:
     """A function that makes an uninitialised CPU tensor from shape, strides and dtype.
 
     It takes half the time of ``torch.empty``, because no dispatcher is asked. The code that torch.compile writes
     uses it.
     """
     with _expecting("torch", "_C._dynamo.guards._empty_strided_cpu"):
-        from torch._C._dynamo.guards import _empty_strided_cpu as empty
-
+        empty = importlib.import_module("torch._C._dynamo.guards")._empty_strided_cpu
         made = empty((2, 3), (3, 1), torch.float64)
         if (made.shape, made.stride(), made.dtype, made.is_cpu) != ((2, 3), (3, 1), torch.float64, True):
             raise _changed("torch", "_C._dynamo.guards._empty_strided_cpu", f"it made a {made.dtype} {made.shape}")
