@@ -63,7 +63,7 @@ class _Recurrent(BaseEstimator):
         learning_rate: float = 0.01,
         weight_decay: float = 0.0,
         clip: float = 1.0,
-        dtype: str = "float32",
+        dtype: str = "float64",
         random_state: Any = None,
     ) -> None:
         self.layer = layer
@@ -145,7 +145,8 @@ class RecurrentClassifier(ClassifierMixin, _Recurrent):
             `predict` returns; otherwise one class per sequence.
         epochs, batch_size, learning_rate, weight_decay: of AdamW, on the cross-entropy.
         clip: largest norm of the gradients.
-        dtype: ``"float32"`` or ``"float64"``.
+        dtype: ``"float64"``, as estimators of scikit-learn compute, or ``"float32"``, which is faster; a prediction in
+            float32 may depend on the batch it is made in, by rounding.
         random_state: seed of weights and of the order of the sequences.
 
     Attributes:
