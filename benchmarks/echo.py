@@ -89,7 +89,8 @@ def theirs_of_the_radius(x: np.ndarray, units: int, seed: int) -> np.ndarray:
 
     reservoir = reservoir_of(units, seed)
     reservoir.initialize(x[:1])
-    found = eigs(reservoir.W, k=4, ncv=80, tol=1e-5, v0=np.ones(units), return_eigenvectors=False)
+    options: dict[str, Any] = {"k": 4, "ncv": 80, "tol": 1e-5, "v0": np.ones(units)}
+    found = eigs(reservoir.W, return_eigenvectors=False, **options)
     reservoir.W = reservoir.W * (SETTINGS["spectral_radius"] / np.abs(found).max())
     return theirs(x, units, seed, reservoir)
 
