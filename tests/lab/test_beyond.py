@@ -9,6 +9,8 @@ from longlag.lab import beyond, hs97
 from longlag.lab.criteria import TrainingSetCriterion
 from longlag.lab.learners import GuessingLearner
 from longlag.lab.models import LayerModel
+from longlag.lab.modern import modern
+from longlag.lab.options import options
 from longlag.lab.profiles import paper, select
 from longlag.lab.trials import trial
 
@@ -47,7 +49,7 @@ def test_the_beyond_profile_runs_what_the_claims_are_compared_with():
     labels = [e.label for e in select("beyond")]
     assert {e.claim.against for e in CLAIMS if e.claim} - {""} <= set(labels)
     assert len(set(labels)) == len(labels)
-    assert [e.label for e in select("all")] == [e.label for e in (*paper(), *CLAIMS)]
+    assert [e.label for e in select("all")] == [e.label for e in (*paper(), *CLAIMS, *options(), *modern())]
     assert not any(e.claim for e in select("quick"))
 
 

@@ -43,6 +43,11 @@ def sequences(learner, symbols, every):
     return Ragged(inputs, OFFSETS, rng.integers(0, o, N) if every else rng.uniform(size=(n, o)), d, o)
 
 
+def answer(net, out):
+    """What a network answers: its outputs, through a softmax if it learns by cross-entropy."""
+    return torch.softmax(out, -1) if net.softmax else out
+
+
 def learn_by_rule(net, data, learner):
     """Train a network by its rule, step by step in Python; the errors y − ŷ at the scored steps."""
     layer, rule, readout = net.layer, net.rule, net.readout or torch.nn.Identity()
@@ -57,12 +62,13 @@ def learn_by_rule(net, data, learner):
         for t in range(first, end):
             y, state, trace = rule.step(layer, x[t : t + 1], state, trace)
             y.requires_grad_()
-            out = readout(y)
+            out = answer(net, readout(y))
             scored = data.scored == "every" or t == end - 1
             if scored:
                 error = out - wanted[t if data.scored == "every" else k]
                 found.append(error.detach()[0].numpy())
-                dy, *outer = torch.autograd.grad((error**2).sum() / 2, [y, *readout.parameters()])
+                loss = -(wanted[t] * out.log()).sum() if net.softmax else (error**2).sum() / 2
+                dy, *outer = torch.autograd.grad(loss, [y, *readout.parameters()])
                 grads = rule.gradients(layer, trace, dy)
                 inner = [grads[name] for name in parameters]
                 total = [a + b for a, b in zip(total, [*inner, *outer])]
@@ -90,7 +96,7 @@ def answers(net, data):
         for t in range(first, end):
             with torch.no_grad():
                 y, state = net.layer.step(torch.from_numpy(data.dense()[t : t + 1]), state)
-                kept.append((y if net.readout is None else net.readout(y))[0].numpy())
+                kept.append(answer(net, y if net.readout is None else net.readout(y))[0].numpy())
     return np.array(kept)
 
 

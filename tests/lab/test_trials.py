@@ -237,7 +237,8 @@ def test_the_example_shows_what_the_kernel_computes(experiment):
     sources = np.hstack([data.dense(), life["cell"]]) if network.input_to_output else life["cell"]
     sources = np.hstack([life["hid"], sources]) if network.hidden_units else sources
     net = sources @ w["weight_out"].T + w.get("bias_out", 0.0)
-    outputs = net if network.output == "linear" else 1 / (1 + np.exp(-net))
+    softmax = np.exp(net) / np.exp(net).sum(1, keepdims=True)
+    outputs = {"linear": net, "logistic": 1 / (1 + np.exp(-net)), "softmax": softmax}[network.output]
     np.testing.assert_allclose(outputs, model.outputs(data), rtol=1e-10)
     shown = activity(experiment, model, np.random.default_rng(6))
     assert shown is not None

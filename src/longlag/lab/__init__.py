@@ -1,8 +1,8 @@
 """The laboratory: the experiments of 1997 as data, trials as pure functions, and a store that forgets nothing.
 
 >>> from longlag import lab
->>> [experiment.name for experiment in lab.select("quick", ["4/fit", "6b"])]
-['4 T=100', '6b']
+>>> [experiment.name for experiment in lab.select("quick", ["4/fit", "6a"])]
+['4 T=100', '6a']
 """
 
 from typing import TYPE_CHECKING, Any
